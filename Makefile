@@ -78,10 +78,13 @@ test: $(READY) ## The default tests: offline, CPU, at most 4 minutes on 2 cores
 test-slow: $(READY) ## The tests marked slow
 	$(BIN)/python -m pytest -m slow
 
-check: $(READY) ## Lint, format and types
+check: $(READY) ## Lint, format, types and the workflow files
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/bug.yml .github/ISSUE_TEMPLATE/feature.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml
 
 test-upstream: $(READY) ## Every head's published folder in an environment of upstream transformers alone
 	$(PYTHON) -m venv .venv-upstream
@@ -192,6 +195,8 @@ card: $(READY) ## Write a run's card: make card RUN=runs/mrpc ARGS='--base_model
 
 report: $(READY) ## Write docs/report from the results of finished runs: ours next to the paper's numbers
 	$(BIN)/python recipes/report.py --runs_dir docs/report/runs --report_dir docs/report
+	cp docs/report/verdicts.json bert_repro/reproduction/verdicts.json
+	$(BIN)/python docs/make_reference.py
 
 .venv-supply-chain/.installed:
 	$(begin)

@@ -1,4 +1,4 @@
-"""Writes docs/CONFIGURATION.md and docs/reference/api.md from the settings and the public docstrings: `make docs`."""
+"""Writes CONFIGURATION.md, reference/api.md and report/claims.md from settings, docstrings and claims: `make docs`."""
 
 import inspect
 from dataclasses import fields
@@ -9,6 +9,7 @@ import bert_repro
 from bert_repro import configs
 from bert_repro.configs.base import choices_of
 from bert_repro.configs.presets import PRESETS
+from bert_repro.reproduction.claims import claims_page
 
 DOCS = Path(__file__).resolve().parent
 INTRODUCTION = """# Configuration reference
@@ -99,3 +100,4 @@ def api_reference() -> str:
 if __name__ == "__main__":
     (DOCS / "CONFIGURATION.md").write_text(configuration_reference(), encoding="utf-8")
     (DOCS / "reference" / "api.md").write_text(api_reference(), encoding="utf-8")
+    (DOCS / "report" / "claims.md").write_text(claims_page(), encoding="utf-8")

@@ -11,7 +11,7 @@ import huggingface_hub
 import pytest
 
 import bert_repro
-from bert_repro import cli, configs
+from bert_repro import cli, configs, next_steps
 from bert_repro.configs import (
     GlueConfig,
     NerConfig,
@@ -251,20 +251,20 @@ def test_files_alone_say_what_to_do_and_the_end_of_a_run_says_what_comes_next(mo
     Path("c").mkdir()
     Path("c/manifest.json").write_text('{"counts": {"tokens": 2000000, "documents": 4}}')
     made, continued = (
-        cli.closing_lines("prepare_corpus", configs.CorpusConfig(input_files="t", tokenizer=tokenizer, output_dir="c"))
+        next_steps.after_corpus(configs.CorpusConfig(input_files="t", tokenizer=tokenizer, output_dir="c"))
         for tokenizer in (str(tmp_path), "org/bert")
     )
     assert "--preset cpu-trial" in made[-1]
     assert "--model_name_or_path org/bert --train_batch_size 32 --max_steps 4882" in continued[-1]
     Path("c/manifest.json").write_text('{"counts": {"tokens": 2000000, "documents": 3}}')
     few = configs.CorpusConfig(input_files="t", tokenizer="org/bert", output_dir="c")
-    assert len(cli.closing_lines("prepare_corpus", few)) == 1  # pre-training holds some out
+    assert len(next_steps.after_corpus(few)) == 1  # pre-training holds some out
     (tmp_path / "dev.txt").write_text("")
     tagger = NerConfig(model_name_or_path="m", train_file="t.txt", validation_file="dev.txt", output_dir="out")
-    tags = cli.closing_lines("run_ner", tagger)[-1]
+    tags = next_steps.after_finetuning(tagger)[-1]
     assert tags.endswith("--input_file dev.txt --output_file answers.csv --input_format conll")
-    monkeypatch.setattr(cli, "hub_is_reachable", lambda: False)
-    pretrained = cli.closing_lines("run_pretraining", configs.PretrainingConfig(corpus="c", output_dir="out"))[-1]
+    monkeypatch.setattr(next_steps, "hub_is_reachable", lambda: False)
+    pretrained = next_steps.after_pretraining(configs.PretrainingConfig(corpus="c", output_dir="out"))[-1]
     assert "push_to_hub --folder out" in pretrained, "what needs the Hub is no next step without it"
     for line in (following, made[-1], continued[-1], tags, pretrained):
         recipe, *arguments = shlex.split(line.removeprefix("next: bert-repro "))

@@ -40,7 +40,7 @@ LAYERS = {
         "tasks pretraining",
         "finetuning conversion",
         "inference",
-        "registration",
+        "registration next_steps",
         "recipes",
         "api reproduction",
         "cli",

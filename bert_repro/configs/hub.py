@@ -31,8 +31,10 @@ class PushConfig(Config):
       hf auth login
       bert-repro push_to_hub --folder runs/mrpc --hub_model_id org/bert-mrpc --dry_run
       bert-repro push_to_hub --folder runs/mrpc --hub_model_id org/bert-mrpc --hub_private_repo
+      bert-repro push_to_hub --folder runs/bert --hub_model_id org/bert --checkpoints all
 
-    One commit; none where nothing has changed. Optimizer states and predictions stay here. No recipe takes a token.
+    One commit; none if nothing has changed. Optimizer states and predictions stay here. No recipe takes a token.
+    `AutoModel.from_pretrained("org/bert", revision="step-000500")` loads a published checkpoint.
     """
 
     REQUIRED = ("folder", "hub_model_id")
@@ -41,6 +43,9 @@ class PushConfig(Config):
     hub_model_id: str = setting("", "Repository on the Hub, for example org/name; created if it does not exist.")
     hub_private_repo: bool | None = setting(
         None, "Make a new repository private; default: public, unless its organization decides otherwise."
+    )
+    checkpoints: tuple[str, ...] = setting(
+        (), "Also publish checkpoints of the run as revisions such as step-000500: steps, or all."
     )
     dry_run: bool = setting(False, "List files and sizes, and stop.")
 

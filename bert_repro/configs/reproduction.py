@@ -101,3 +101,23 @@ class ReportConfig(Config):
 
     runs_dir: str = setting("runs/study/records", "Folder with the results.json of finished runs below it.")
     report_dir: str = setting("runs/report", "Folder for report.md and the plots.")
+
+
+ClaimStatus = Literal[
+    "same", "deviates", "never run", "appears", "reversed", "inconclusive", "failed", "not run",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ClaimsConfig(Config):
+    """Lists the paper's claims, with the code, the test and the status of each.
+
+      bert-repro claims --status reversed inconclusive
+
+      bert-repro claims --section 5.1
+
+    The status of an ordering of the paper's tables comes from stored results of finished runs.
+    """
+
+    status: tuple[ClaimStatus, ...] = setting((), "Only claims with one of these statuses; default: all.")
+    section: tuple[str, ...] = setting((), "Only claims of these sections of the paper, such as 5.1 or A.2.")

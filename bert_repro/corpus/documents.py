@@ -115,7 +115,7 @@ def find_sources(config: TextConfig, texts: Sequence[str] | None = None) -> list
     sources = []
     for origin, options in enumerate(config.text_sources):
         for source in _resolve(options.input):
-            sources.append(replace(source, origin=origin, options=options))  # noqa: PERF401 (reads better as a loop)
+            sources.append(replace(source, origin=origin, options=options))
     _require_different(sources)
     return sources
 

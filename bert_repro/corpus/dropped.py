@@ -111,7 +111,7 @@ def _summarize(decisions: list[_DroppedFromDocument], num_documents: int) -> Dro
             continue
         characters[item.document] = item.characters
         for line in item.decision.lines:
-            lines.append((item.document, line))  # noqa: PERF401 (reads better as a loop)
+            lines.append((item.document, line))
     dropped = Dropped(np.array(documents, np.int64), np.array(lines, np.int64).reshape(-1, 2))
     return DroppedInSource(dropped, characters, counts)
 

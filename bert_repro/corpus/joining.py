@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from bert_repro.configs import CorpusConfig, TextSource
 from bert_repro.corpus.cleaning import RULES
@@ -15,7 +16,6 @@ from bert_repro.corpus.part_files import (
     FinishedPart,
     PartFacts,
     arrow_path,
-    corpus_features,
     finished_part,
     read_lengths,
 )
@@ -168,6 +168,23 @@ def _write_index(folder: Path, parts: Sequence[PartFacts]) -> None:
         document, sentence, token = next_document, next_sentence, int(starts[-1])
     for array in (document_starts, sentence_starts, document_sentences, document_keys):
         array.flush()
+
+
+def corpus_features(dtype: npt.DTypeLike) -> Any:
+    """Returns the columns of a corpus as `datasets.Features`.
+
+    Args:
+        dtype: type of the token ids.
+    """
+    from datasets import Features, Sequence, Value
+
+    return Features(
+        {
+            "input_ids": Sequence(Value(str(np.dtype(dtype)))),
+            "sentence_lengths": Sequence(Value("int32")),
+            "key": Value("uint64"),
+        }
+    )
 
 
 def _write_datasets_files(folder: Path, parts: Sequence[PartFacts]) -> None:

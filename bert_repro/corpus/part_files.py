@@ -56,6 +56,7 @@ class PartMaker:
         passes: `Plan.passes`.
         sources: from `find_sources`.
         settings: what decides the tokens.
+        schema: of the Arrow files, serialized. The package datasets, which makes it, takes seconds to import.
     """
 
     folder: Path
@@ -63,6 +64,7 @@ class PartMaker:
     passes: tuple[float, ...]
     sources: tuple[Source, ...]
     settings: TokenizeSettings
+    schema: bytes
 
     def __call__(self, part: Part) -> None:
         """Reads, cleans and tokenizes the documents of a part and writes its two files."""
@@ -75,7 +77,7 @@ class PartMaker:
             counts.update(block.counts)
 
         path = arrow_path(self.folder, part)
-        _write_arrow(path, tokens, blocks)
+        _write_arrow(path, self.schema, tokens, blocks)
         facts = PartFacts(file=path.name, sha256=file_digest(path), token_dtype=str(tokens.dtype), counts=dict(counts))
         write_json(_json_path(self.folder, part), FinishedPart(plan=self.plan_digest, part=facts))
 
@@ -100,7 +102,7 @@ def _blocks(documents: Iterator[Document]) -> Iterator[list[Document]]:
         yield block
 
 
-def _write_arrow(path: Path, tokens: npt.NDArray[Any], blocks: list[Block]) -> None:
+def _write_arrow(path: Path, schema: bytes, tokens: npt.NDArray[Any], blocks: list[Block]) -> None:
     import pyarrow as pa
 
     sentence_lengths = np.concatenate([block.sentence_lengths for block in blocks])
@@ -114,23 +116,10 @@ def _write_arrow(path: Path, tokens: npt.NDArray[Any], blocks: list[Block]) -> N
             pa.ListArray.from_arrays(pa.array(sentence_offsets, pa.int32()), pa.array(sentence_lengths)),
             pa.array(keys),
         ],
-        schema=corpus_features(tokens.dtype).arrow_schema,
+        schema=pa.ipc.read_schema(pa.py_buffer(schema)),
     )
     with atomic_file(path, binary=True) as file, pa.ipc.new_stream(file, batch.schema) as writer:
         writer.write_batch(batch)
-
-
-def corpus_features(dtype: npt.DTypeLike) -> Any:
-    """Returns the columns of a corpus as `datasets.Features`."""
-    from datasets import Features, Sequence, Value
-
-    return Features(
-        {
-            "input_ids": Sequence(Value(str(np.dtype(dtype)))),
-            "sentence_lengths": Sequence(Value("int32")),
-            "key": Value("uint64"),
-        }
-    )
 
 
 def arrow_path(folder: Path, part: Part) -> Path:

@@ -32,10 +32,10 @@ from bert_repro.corpus import plan as planning
 from bert_repro.corpus.cleaning import RULES_VERSION
 from bert_repro.corpus.documents import Source, find_sources, source_identities
 from bert_repro.corpus.duplicates import DuplicateFilter
-from bert_repro.corpus.joining import join_parts
+from bert_repro.corpus.joining import corpus_features, join_parts
 from bert_repro.corpus.part_files import PartMaker, finished_part
 from bert_repro.corpus.plan import PLAN_FILE, Plan, prepare_plan
-from bert_repro.corpus.prepared_corpus import FORMAT_VERSION, MANIFEST, PreparedCorpus, read_manifest
+from bert_repro.corpus.prepared_corpus import FORMAT_VERSION, MANIFEST, PreparedCorpus, read_manifest, token_dtype
 from bert_repro.corpus.scanning import SCAN_FOLDER
 from bert_repro.corpus.sentences import TokenizeSettings, sentence_splitter
 from bert_repro.errors import UserError, flag
@@ -270,9 +270,10 @@ class _Preparation:
         settings = TokenizeSettings(
             self.tokenizer.backend_tokenizer.to_str(), self.config.text_passages_only, self.config.sentence_splitter
         )
+        schema = corpus_features(token_dtype(len(self.tokenizer))).arrow_schema.serialize().to_pybytes()
         make_parts(
             plan.parts,
-            PartMaker(self.folder.absolute(), plan.digest, plan.passes, self.sources, settings),
+            PartMaker(self.folder.absolute(), plan.digest, plan.passes, self.sources, settings, schema),
             is_done=lambda part: finished_part(self.folder, part, plan.digest) is not None,
             engine=engine,
             weights=[part.characters for part in plan.parts],

@@ -8,7 +8,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,8 @@ from bert_repro.utils.randomness import UInt64Array
 
 SCAN_FOLDER = "scan"
 COPY_BATCH_CHARACTERS = 1_000_000
+BYTES_PER_PROCESS = 50_000_000
+"""A process that scans less than this takes longer to start than to scan."""
 
 
 @dataclass(frozen=True)
@@ -103,12 +105,14 @@ def scan_sources(config: TextConfig, sources: Sequence[Source], folder: Path, en
     """
     (folder / SCAN_FOLDER).mkdir(exist_ok=True)
     scanner = _Scanner(tuple(sources), folder.absolute(), config.deduplicate == "exact", _documents_needed(config))
+    weights = [max(1, source.size) for source in sources]
+    num_proc = min(engine.num_proc, sum(weights) // BYTES_PER_PROCESS + 1)
     make_parts(
         range(len(sources)),
         scanner,
         is_done=lambda number: _scan_path(folder, number).is_file(),
-        engine=engine,
-        weights=[max(1, source.size) for source in sources],
+        engine=replace(engine, num_proc=num_proc),
+        weights=weights,
         label="scanning",
     )
 

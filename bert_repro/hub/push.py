@@ -1,28 +1,26 @@
-"""Uploads published folders and prepared corpora to the Hub, each as one commit or not at all.
+"""Uploads published folders to the Hub, each as one commit or not at all, and checkpoints as revisions.
 
-Only files that belong to a published model leave the machine (`PUBLISHED`): no optimizer state of checkpoints, and no
-predictions, which can repeat data that may not be passed on. Files of an earlier push that are no longer there are
-removed from the repository by the same commit; what others put there stays. huggingface_hub sends again only what did
-not arrive, and makes no commit where nothing changed. Credentials come from its own login or environment only.
+Only files that belong to a published model are uploaded (`PUBLISHED`): no optimizer states, and no predictions, which
+can repeat data that may not be passed on. Files of an earlier push that no longer exist here are deleted from the
+repository by the same commit; files that others put there stay.
 """
 
 import json
-import logging
 import re
 import sys
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
-from fnmatch import fnmatch
-from importlib import resources
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from bert_repro.configs import CorpusPushConfig, PushConfig, looks_like_a_folder, require
-from bert_repro.corpus.prepared_corpus import MANIFEST, PreparedCorpus, manifest_digest
-from bert_repro.errors import UserError
-from bert_repro.hub.card import renamed
+from bert_repro.configs import PushConfig
+from bert_repro.errors import UserError, flag
+from bert_repro.hub.card import make_card, renamed
+from bert_repro.hub.upload import hub_errors, prepare_repository, send, show_contents
 from bert_repro.models.loading import CONFIG, check_folder
+from bert_repro.results import read_results
 from bert_repro.utils.files import (
     CARD,
+    CHECKPOINTS,
     CONVERSION,
     POOLING,
     POOLING_MODULES,
@@ -30,12 +28,11 @@ from bert_repro.utils.files import (
     RESULTS,
     SCORES_PLOT,
     STATUS,
+    STEP,
     TRAIN_LOG,
     TRAINING_PLOT,
 )
-from bert_repro.utils.readers import first_line, read_json_object, read_utf8, redacted, without_machine_paths
-
-logger = logging.getLogger("bert_repro")
+from bert_repro.utils.readers import read_json_object, read_utf8, redacted, without_machine_paths
 
 PUBLISHED = (
     CONFIG, "generation_config.json", "model*.safetensors", "model.safetensors.index.json",
@@ -45,70 +42,91 @@ PUBLISHED = (
     POOLING_MODULES, POOLING_TEXT, f"{POOLING}/config.json",
     CARD, RESULTS, TRAIN_LOG, TRAINING_PLOT, SCORES_PLOT, CONVERSION,
 )  # fmt: skip
-"""What of a folder is uploaded, as patterns of paths in it."""
-CORPUS_FILES = ("*.arrow", "*.npy", "dataset_info.json", "state.json", MANIFEST, "tokenizer/*", CARD)
-"""What of a dataset's repository is ours, as patterns of paths."""
-_HUB_ID = re.compile(r"[\w-]+/[\w.-]+")
+"""The files of a folder that are uploaded, as patterns of paths in it."""
+
+_ALL = "all"
+# These files can contain paths of this machine, which are removed from what is sent.
 _WITH_PATHS = (RESULTS, "adapter_config.json", "adapter/adapter_config.json")
-_NOT_LOGGED_IN = 401
 
 
 def push_to_hub(config: PushConfig) -> str | None:
-    """Uploads a folder; or lists what would be uploaded.
+    """Uploads a folder and, if asked, checkpoints of its run as revisions; a dry run lists what would be uploaded.
 
     Returns:
-        Address of the commit; None of a dry run.
+        Address of the commit on main; None for a dry run.
 
     Raises:
-        UserError: see `push_folder`.
+        UserError: see `push_folder`; or the run has no checkpoint of a step that was asked for.
     """
     from huggingface_hub.utils import validate_repo_id
 
-    folder = Path(config.folder).resolve()  # a checkpoint is known by its name, which "." hides
-    with _hub_errors(config.hub_model_id):
+    # A checkpoint is recognized by the name of its folder, which "." would hide.
+    folder = Path(config.folder).resolve()
+    with hub_errors(config.hub_model_id):
         validate_repo_id(config.hub_model_id)
+    # Everything is checked before anything is sent.
+    checkpoints = _chosen_checkpoints(folder, config.checkpoints)
+    checkpoint_contents = [_checkpoint_contents(folder, checkpoint, config.hub_model_id) for checkpoint in checkpoints]
+
     if config.dry_run:
         contents = _contents(folder, config.hub_model_id)
         show_contents(contents, config.hub_model_id)
-        left = sorted({path.name for path in folder.iterdir()} - {name.split("/")[0] for name in contents})
-        sys.stdout.write(f"stays in {folder}: {', '.join(left)}\n" if left else "")
+        sent_names = {name.split("/")[0] for name in contents}
+        left = sorted(path.name for path in folder.iterdir() if path.name not in sent_names)
+        if left:
+            sys.stdout.write(f"stays in {folder}: {', '.join(left)}\n")
+        for checkpoint, contents in zip(checkpoints, checkpoint_contents, strict=True):
+            show_contents(contents, f"revision {revision_name(checkpoint)} of {config.hub_model_id}")
         return None
-    return push_folder(folder, config.hub_model_id, private=config.hub_private_repo)
+
+    address = push_folder(folder, config.hub_model_id, private=config.hub_private_repo)
+    for checkpoint, contents in zip(checkpoints, checkpoint_contents, strict=True):
+        send(config.hub_model_id, contents, checkpoint, PUBLISHED, revision=revision_name(checkpoint))
+    return address
 
 
 def published_files(folder: Path) -> list[Path]:
     """Returns the files of a folder that a push uploads, relative to it, sorted.
 
     Raises:
-        UserError: there is no model in the folder that loads, or the run in it has not ended.
+        UserError: the folder has no model that loads, a file is a link, or the run in it has not ended.
     """
     status = read_json_object(folder / STATUS) if (folder / STATUS).exists() else {}
     if status.get("code", 0) != 0 and not (folder / RESULTS).exists():
         raise UserError(
-            f"{folder}: its run has not ended ({status.get('reason')}) and published no model; continue it with "
-            "--resume_from_checkpoint latest, or push one of its checkpoints"
+            f"{folder}: its run has not ended ({status.get('reason')}), so there is no finished model. Continue it "
+            f"with {flag('resume_from_checkpoint', 'latest')}, or push one of its checkpoints."
         )
-    found = sorted({path.relative_to(folder) for pattern in PUBLISHED for path in folder.glob(pattern)})
-    if links := [path for path in found if (folder / path).resolve() != folder.resolve() / path]:
-        raise UserError(f"{folder / links[0]}: is a link, which a push does not follow; put the file there")
-    has_weights = any(path.match("model*.safetensors") for path in found)
-    fault = f"{folder} holds no published model (no model.safetensors); name the folder of a finished run or checkpoint"
-    require(has_weights or any(path.name == "adapter_model.safetensors" for path in found), fault)
+
+    paths: set[Path] = set()
+    for pattern in PUBLISHED:
+        paths.update(path.relative_to(folder) for path in folder.glob(pattern))
+    for path in sorted(paths):
+        if (folder / path).resolve() != folder.resolve() / path:
+            raise UserError(f"{folder / path} is a link, which a push does not follow. Put the file itself there.")
+
+    has_weights = any(path.match("model*.safetensors") for path in paths)
+    has_adapter = any(path.name == "adapter_model.safetensors" for path in paths)
+    if not (has_weights or has_adapter):
+        raise UserError(
+            f"{folder} has no model.safetensors. Pass the folder of a finished run or of a checkpoint.",
+            setting="folder",
+        )
     if has_weights:
         check_folder(folder)
-    return found
+    return sorted(paths)
 
 
 def push_folder(folder: Path, repo_id: str, *, private: bool | None = None) -> str:
-    """Creates the repository where needed and uploads a run's output folder to its main branch, as one commit.
+    """Creates the repository if necessary and uploads a run's output folder to its main branch, as one commit.
 
     Args:
         folder: the folder.
-        repo_id: for example `org/bert-repro-base`; in the card it takes the place of the model's name.
+        repo_id: for example `org/bert-repro-base`; the card uses it as the model's name.
         private: see `prepare_repository`.
 
     Returns:
-        Address of the commit that holds the folder.
+        Address of the commit that contains the folder.
 
     Raises:
         UserError: not logged in, no right or no room to write there, or a broken connection.
@@ -118,172 +136,107 @@ def push_folder(folder: Path, repo_id: str, *, private: bool | None = None) -> s
     return send(repo_id, contents, folder, PUBLISHED)
 
 
-def prepare_repository(repo_id: str, *, private: bool | None = None, repo_type: str = "model") -> None:
-    """Makes sure that a folder can be pushed: the repository exists and this login may write there.
-
-    Args:
-        repo_id: its id.
-        private: of a new repository; None: public, unless its organization decides otherwise.
-        repo_type: `model` or `dataset`.
-
-    Raises:
-        UserError: this login cannot do that, or the repository is public and should be private.
-    """
-    with _hub_errors(repo_id, repo_type=repo_type):
-        from huggingface_hub import HfApi
-
-        api = HfApi()
-        api.create_repo(repo_id, repo_type=repo_type, private=private, exist_ok=True)
-        if private and not api.repo_info(repo_id, repo_type=repo_type).private:
-            raise UserError(f"{repo_id} is public; make it private in its settings, or leave out --hub_private_repo")
-
-
-def send(
-    repo_id: str,
-    contents: Mapping[str, bytes | Path],
-    folder: Path,
-    patterns: Collection[str],
-    *,
-    repo_type: str = "model",
-) -> str:
-    """Uploads files as one commit; without a commit where all of them are there already.
-
-    Args:
-        repo_id: where to.
-        contents: path in the repository -> content, or file.
-        folder: where they come from, for messages.
-        patterns: what of the repository is ours, as patterns of paths; such files that are not sent are removed.
-        repo_type: `model` or `dataset`.
-
-    Returns:
-        Address of the commit that holds the files.
-
-    Raises:
-        UserError: no right or no room to write there, or a broken connection.
-    """
-    state = f"{folder} is complete; the same push again sends only what has not arrived"
-    with _hub_errors(repo_id, state, repo_type):
-        from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
-
-        api = HfApi()
-        stale = [
-            name
-            for name in api.list_repo_files(repo_id, repo_type=repo_type)
-            if name not in contents
-            and any(fnmatch(name, pattern) and name.count("/") == pattern.count("/") for pattern in patterns)
-        ]
-        commit = api.create_commit(
-            repo_id,
-            [*(CommitOperationAdd(*item) for item in contents.items()), *map(CommitOperationDelete, stale)],
-            commit_message=f"Upload {folder.resolve().name}",
-            repo_type=repo_type,
-        )
-    logger.info("%s: uploaded, %s", repo_id, commit.commit_url)
-    return str(commit.commit_url)
-
-
-def show_contents(contents: Mapping[str, bytes | Path], place: str) -> None:
-    """Writes the files that a push would send, with their sizes."""
-    sizes = {
-        name: content.stat().st_size if isinstance(content, Path) else len(content)
-        for name, content in sorted(contents.items())
-    }
-    lines = [f"{size:>15,}  {name}" for name, size in sizes.items()]
-    sys.stdout.write("\n".join([*lines, f"{sum(sizes.values()):>15,}  bytes in {len(sizes)} files to {place}\n"]))
-
-
-def corpus_folder(name: str | Path) -> Path:
-    """Returns the folder of a prepared corpus; one of the Hub, named `org/name`, is fetched into its cache first.
-
-    Raises:
-        UserError: there is neither.
-    """
-    if Path(name).exists() or not _HUB_ID.fullmatch(str(name)) or looks_like_a_folder(str(name)):
-        return Path(name)
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HTTPError
-
-    try:
-        return Path(snapshot_download(str(name), repo_type="dataset"))
-    except (HTTPError, OSError, RuntimeError, ValueError) as error:  # the library raises all of them
-        raise UserError(
-            f"--corpus {name}: no such folder, and no dataset of the Hub within reach ({first_line(error)}); run "
-            "prepare_corpus first, or name a dataset that push_corpus made"
-        ) from error
-
-
-def push_corpus(config: CorpusPushConfig) -> str | None:
-    """Uploads a prepared corpus, checked first, with a card; or lists what would be uploaded.
-
-    Returns:
-        Address of the commit; None of a dry run.
-
-    Raises:
-        UserError: it is no undamaged prepared corpus, or see `send`.
-    """
-    import jinja2
-    from huggingface_hub import DatasetCardData
-
-    folder, repo_id = Path(config.corpus), config.hub_dataset_id
-    manifest = without_machine_paths(redacted(PreparedCorpus.load(folder).manifest))
-    manifest["manifest_sha256"] = manifest_digest(manifest)
-    metadata = DatasetCardData(
-        license=config.license,
-        language=config.language,
-        task_categories=["fill-mask"],
-        tags=["bert", "bert-repro", "pre-training", "tokenized"],
-        pretty_name=repo_id.rpartition("/")[2],
-        configs=[{"config_name": "default", "data_files": "*.arrow"}],
-    )
-    template = resources.files("bert_repro.hub").joinpath("corpus_card.md.jinja").read_text("utf-8")
-    environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
-    card = environment.from_string(template).render(metadata=metadata.to_yaml(), config=config, manifest=manifest)
-    contents: dict[str, bytes | Path] = {name: folder / name for name in sorted(manifest["sha256"])}
-    contents |= {MANIFEST: (json.dumps(manifest, indent=2) + "\n").encode(), CARD: card.encode()}
-    if config.dry_run:
-        show_contents(contents, f"the dataset {repo_id}")
-        return None
-    prepare_repository(repo_id, private=config.hub_private_repo, repo_type="dataset")
-    return send(repo_id, contents, folder, CORPUS_FILES, repo_type="dataset")
-
-
 def _contents(folder: Path, repo_id: str) -> dict[str, bytes | Path]:
-    """Returns what is sent of a folder: its files, but for those that name this machine or the folder.
+    """Returns the files to send: path in the repository -> file, or changed content.
 
-    config.json's `auto_map` names the repository, so that a model that was fine-tuned from it elsewhere and saved
-    without the code still finds it.
+    config.json's `auto_map` names the repository, so that a model fine-tuned from it elsewhere and saved without the
+    code still finds the code.
     """
     contents: dict[str, bytes | Path] = {path.as_posix(): folder / path for path in published_files(folder)}
     if CARD in contents:
         contents[CARD] = renamed(read_utf8(folder / CARD), repo_id).encode()
-    for name in {CONFIG, *_WITH_PATHS} & contents.keys():
+    for name in (CONFIG, *_WITH_PATHS):
+        if name not in contents:
+            continue
         record = without_machine_paths(redacted(read_json_object(folder / name)))
-        if name == CONFIG and "auto_map" in record:
-            places = record["auto_map"].items()
-            record["auto_map"] = {auto: f"{repo_id}--{place.split('--')[-1]}" for auto, place in places}
+        if name == CONFIG and isinstance(record.get("auto_map"), dict):
+            record["auto_map"] = _code_in_repository(record["auto_map"], repo_id)
         contents[name] = (json.dumps(record, indent=2, ensure_ascii=False) + "\n").encode()
     return contents
 
 
-@contextmanager
-def _hub_errors(repo_id: str, state: str = "nothing was uploaded", repo_type: str = "model") -> Iterator[None]:
-    """Turns what the Hub's library raises into one line: what happened, and what state that leaves."""
-    from huggingface_hub import constants
-    from huggingface_hub.errors import HfHubHTTPError, HTTPError
+def _code_in_repository(auto_map: dict[str, Any], repo_id: str) -> dict[str, Any]:
+    """Prefixes the classes of an `auto_map` with the repository. transformers writes a list for a tokenizer's pair."""
+    named: dict[str, Any] = {}
+    for auto_class, place in auto_map.items():
+        if isinstance(place, list):
+            named[auto_class] = [item and f"{repo_id}--{str(item).split('--')[-1]}" for item in place]
+        else:
+            named[auto_class] = f"{repo_id}--{str(place).split('--')[-1]}"
+    return named
 
-    try:
-        yield
-    except (HTTPError, OSError, RuntimeError, ValueError) as error:  # the library raises all of them for a refusal
-        if isinstance(error, UserError):
-            raise
-        reason, fix = str(error), ""
-        if isinstance(error, HfHubHTTPError):
-            reason = error.server_message or reason
-            if error.response.status_code == _NOT_LOGGED_IN:
-                fix = "; log in with `hf auth login`, or set HF_TOKEN"
-        elif isinstance(error, HTTPError):  # nobody answered
-            fix = f"; is {constants.ENDPOINT} within reach?"
-        elif error.__cause__ is not None:
-            reason += f": {getattr(error.__cause__, 'server_message', None) or error.__cause__}"
-        reason = " ".join(str(redacted(reason)).split())
-        raise UserError(f"--hub_{repo_type}_id {repo_id}: {reason}{fix}; {state}") from error
+
+# --- Checkpoints as revisions -----------------------------------------------------------------------------------------
+
+
+def revision_name(checkpoint: Path) -> str:
+    """Returns the Hub's revision for a checkpoint: step-500 -> step-000500, so that names sort by step."""
+    return f"{STEP}{_step(checkpoint):06d}"
+
+
+def _step(checkpoint: Path) -> int:
+    return int(checkpoint.name.removeprefix(STEP))
+
+
+def _chosen_checkpoints(folder: Path, wanted: Sequence[str]) -> list[Path]:
+    """Returns the checkpoints of a run to publish, by step."""
+    if not wanted:
+        return []
+    found = [path for path in (folder / CHECKPOINTS).glob(f"{STEP}*") if re.fullmatch(rf"{STEP}\d+", path.name)]
+    by_step = {_step(path): path for path in sorted(found, key=_step)}
+    if not by_step:
+        raise UserError(
+            f"{folder / CHECKPOINTS} has no checkpoints. A run keeps them with {flag('save_steps')} and "
+            f"{flag('save_total_limit')}.",
+            setting="checkpoints",
+        )
+    if list(wanted) == [_ALL]:
+        return list(by_step.values())
+    chosen = []
+    for word in wanted:
+        if not word.isdigit() or int(word) not in by_step:
+            steps = " ".join(map(str, by_step))
+            raise UserError(
+                f"{flag('checkpoints', word)}: the run has no checkpoint of this step. It has: {steps}.",
+                setting="checkpoints",
+            )
+        chosen.append(by_step[int(word)])
+    return chosen
+
+
+def _checkpoint_contents(folder: Path, checkpoint: Path, repo_id: str) -> dict[str, bytes | Path]:
+    """Returns the files of a checkpoint to send, with a card that says how far the run had come."""
+    contents = _contents(checkpoint, repo_id)
+    results: dict[str, Any] = dict(read_results(folder))
+    step = _step(checkpoint)
+    row = _log_row(folder / TRAIN_LOG, step)
+    last_step = results.get("train", {}).get("steps")
+    note = f"This revision is the checkpoint after step {step:,}"
+    if last_step:
+        note += f" of {last_step:,}"
+    if row.get("tokens"):
+        note += f", when the run had read {row['tokens']:,} tokens"
+    # The scores are those of the finished model, which is on main.
+    for name in ("metrics", "splits", "rows_scored", "split", "mlm_breakdown", "baselines"):
+        results.pop(name, None)
+    data = dict(results.get("data", {}))
+    data["note"] = f"{note}. The scores of the finished model are on the main revision."
+    results["data"] = data
+    results["train"] = {**results.get("train", {}), "steps": step, "tokens": row.get("tokens")}
+    contents[CARD] = make_card(results, repo_id).encode()
+    return contents
+
+
+def _log_row(path: Path, step: int) -> dict[str, Any]:
+    """Returns the last row of a training log up to a step; empty if there is no log."""
+    last: dict[str, Any] = {}
+    if not path.exists():
+        return last
+    for line in read_utf8(path).splitlines():
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        if "tokens" in row and row.get("step", step + 1) <= step:
+            last = row
+    return last

@@ -16,7 +16,7 @@ import numpy as np
 
 from bert_repro.configs import AuditConfig
 from bert_repro.corpus.prepared_corpus import PreparedCorpus
-from bert_repro.hub.push import corpus_folder
+from bert_repro.hub.corpora import corpus_folder
 from bert_repro.models.loading import load_tokenizer
 from bert_repro.pretraining.dataset import ExampleStream, Position
 from bert_repro.pretraining.masking import DataCollatorForBertPreTraining

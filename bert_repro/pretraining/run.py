@@ -14,7 +14,7 @@ import torch
 from bert_repro.configs import Phase, PretrainingConfig, require
 from bert_repro.configs.presets import tokens_including_padding
 from bert_repro.corpus.prepared_corpus import PreparedCorpus
-from bert_repro.hub.push import corpus_folder
+from bert_repro.hub.corpora import corpus_folder
 from bert_repro.models.loading import load_config, load_tokenizer, longest_input
 from bert_repro.models.modeling_bert_repro import BertReproForPreTraining
 from bert_repro.pretraining.dataset import PretrainingSource

@@ -6,23 +6,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from bert_repro.configs import LOCATIONS, StudyConfig, decides_result, require
+from bert_repro.configs import LOCATIONS, StudyConfig, decides_result
+from bert_repro.errors import UserError, flag
 from bert_repro.hub.card import default_settings
 from bert_repro.reproduction.paper_results import EXAMPLES_FILE, Column, TableEntry
+from bert_repro.reproduction.resampling import Float64Array
 from bert_repro.results import RunResults, read_results
 from bert_repro.tasks.data import SPLIT_ROWS
 from bert_repro.utils.files import RESULTS
 from bert_repro.utils.readers import read_json_object
 
-_SAID_OTHERWISE = frozenset({"output_dir", "test_file", "seed", "task_name", "do_train", "max_steps", "phases"})
-"""Settings that decide a result and that results say in other words, in `_facts`."""
+# These settings decide a result, but the report shows them in other words (`_facts`) or as rows and columns.
+_SHOWN_ELSEWHERE = frozenset({"output_dir", "test_file", "seed", "task_name", "do_train", "max_steps", "phases"})
 
-Float64Array = npt.NDArray[np.float64]
-
-_PLATEAU = 0.01
-"""Held-out accuracy of all but the most frequent tokens that a pre-training reaches once it predicts anything else."""
+# A pre-training that predicts anything beyond token frequencies reaches this held-out accuracy on rarer tokens.
+_PLATEAU_ACCURACY = 0.01
 
 
 @dataclass(frozen=True)
@@ -30,12 +29,12 @@ class FinishedRun:
     """A finished run.
 
     Args:
-        name: its folder below that of all runs.
-        results: what results.json holds.
+        name: its folder, relative to the folder of all runs.
+        results: the content of its results.json.
         size_preset: the size preset of its study; runs of different presets are never put together.
         entries: the table entries that it fills.
         pretraining: name of the pre-training run that it started from.
-        place: of a run that started from a finished model, where that stands among those of the study.
+        place: if it started from a finished model, the position of that model among those of the study.
         examples: split -> metric -> the score of every example.
     """
 
@@ -54,34 +53,41 @@ class FinishedRun:
 
     @property
     def seeds(self) -> tuple[int, int]:
-        """Its pre-training's seed and its own."""
+        """The seed of its pre-training and its own."""
         study = self.results.get("study", {})
         return study.get("pretraining_seed") or StudyConfig.pretraining_seed, self.results["seed"]
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """Its settings, as far as they are known."""
+        """The settings recorded in its results.json."""
         return self.results.get("settings", {})
 
     @property
     def parameters(self) -> int:
-        """Parameters of its model, the head included; 0 where they are not known."""
+        """Parameters of its model, the head included; 0 if results.json does not say."""
         return int(self.results.get("model", {}).get("parameters", 0))
 
     @property
     def never_left_the_plateau(self) -> bool:
         """Whether a pre-training predicts nothing but the most frequent tokens, so that it counts as failed."""
-        bins = self.results.get("mlm_breakdown", {}).get("by_frequency", [])
-        return len(bins) > 1 and all(row["accuracy"] < _PLATEAU for row in bins[:-1])
+        frequency_bins = self.results.get("mlm_breakdown", {}).get("by_frequency", [])
+        if len(frequency_bins) < 2:
+            return False
+        # The last bin contains the most frequent tokens, which even a failed run predicts.
+        return all(row["accuracy"] < _PLATEAU_ACCURACY for row in frequency_bins[:-1])
 
     def split_name(self, column: Column) -> str:
-        """Returns the split scored for a column: the column's, or dev where the test set has no labels."""
-        scored = "metrics" in self.results["splits"].get(column.split, {})
-        return column.split if scored else column.split.replace("test", "validation")
+        """Returns the split scored for a column: the column's own, or dev if the test set has no labels."""
+        if "metrics" in self.results["splits"].get(column.split, {}):
+            return column.split
+        return column.split.replace("test", "validation")
 
     def split(self, column: Column) -> Mapping[str, Any]:
         """Returns its results on the split for a column: `metrics`, `rows_scored`."""
-        return self.results if self.is_pretraining else self.results["splits"][self.split_name(column)]
+        if self.is_pretraining:
+            return self.results
+        scored: Mapping[str, Any] = self.results["splits"][self.split_name(column)]
+        return scored
 
     def is_scored(self, column: Column) -> bool:
         """Whether it has a score in a column; the files of a split may have been missing."""
@@ -96,32 +102,45 @@ class FinishedRun:
         return float(self.split(column)["metrics"][column.metric])
 
     def example_scores(self, column: Column) -> Float64Array | None:
-        """Returns the scores of a column's examples, (N,) or for entity F1 (N, 3); None where the run has none."""
-        return None if self.is_pretraining else self.examples.get(self.split_name(column), {}).get(column.metric)
+        """Returns the scores of a column's examples, (N,) or for entity F1 (N, 3); None if the run has none."""
+        if self.is_pretraining:
+            return None
+        return self.examples.get(self.split_name(column), {}).get(column.metric)
 
 
 def collect(folder: Path) -> list[FinishedRun]:
-    """Reads all finished runs below a folder, by name.
+    """Reads all finished runs below a folder, sorted by name.
 
     A results.json without `study` belongs to no study: it fills no table entry.
 
     Raises:
         UserError: there is no such folder, or two runs fill a table entry with one seed.
     """
-    require(folder.is_dir(), f"--runs_dir {folder}: no such folder; name one with finished runs below it")
+    if not folder.is_dir():
+        raise UserError(
+            f"{flag('runs_dir', folder)} is not a folder. Pass a folder with finished runs below it.",
+            setting="runs_dir",
+        )
     runs = [_read_run(folder, path) for path in sorted(folder.rglob(RESULTS))]
-    filled: dict[tuple[str, TableEntry, tuple[int, int]], str] = {}
+
+    # Each seed counts once in an entry.
+    filled_by: dict[tuple[str, TableEntry, tuple[int, int]], str] = {}
     for run in runs:
         for entry in run.entries:
-            other = filled.setdefault((run.size_preset, entry, run.seeds), run.name)
-            require(other == run.name, f"{other} and {run.name} both fill {entry} with one seed; remove one of them")
+            other = filled_by.setdefault((run.size_preset, entry, run.seeds), run.name)
+            if other != run.name:
+                raise UserError(f"{other} and {run.name} both fill {entry} with the same seed. Remove one of them.")
     return runs
 
 
 def _read_run(folder: Path, path: Path) -> FinishedRun:
     results = read_results(path, needs=("task", "seed"))
-    study, examples_file = results.get("study", {}), path.with_name(EXAMPLES_FILE)
-    examples = read_json_object(examples_file) if examples_file.exists() else {}
+    study = results.get("study", {})
+    examples: dict[str, dict[str, Float64Array]] = {}
+    examples_file = path.with_name(EXAMPLES_FILE)
+    if examples_file.exists():
+        for split, metrics in read_json_object(examples_file).items():
+            examples[split] = {metric: np.array(values, dtype=np.float64) for metric, values in metrics.items()}
     return FinishedRun(
         path.parent.relative_to(folder).as_posix(),
         results,
@@ -129,66 +148,71 @@ def _read_run(folder: Path, path: Path) -> FinishedRun:
         tuple(TableEntry(**entry) for entry in study.get("table_entries", ())),
         study.get("pretraining"),
         study.get("model", {}).get("place"),
-        {
-            split: {metric: np.array(values, dtype=np.float64) for metric, values in scores.items()}
-            for split, scores in examples.items()
-        },
+        examples,
     )
 
 
-# ---------------------------------------------------------------------------------------------------------- conditions
+# --- Under which conditions the runs were made ------------------------------------------------------------------------
 
 
 def settings_table(runs: Sequence[FinishedRun]) -> list[tuple[str, str, str]]:
-    """Returns rows of (setting, values, what was trained with them), for settings that differ from the default.
+    """Returns rows of (setting, values, tasks) for the settings that differ from their default.
 
-    Several values of a setting are those of different rows of the tables.
+    Several values of a setting belong to different rows of the paper's tables.
     """
-    found: dict[tuple[str, str], list[str]] = {}
+    # (setting, task) -> its values, in the order in which they are met; pre-training first.
+    values_of: dict[tuple[str, str], list[str]] = {}
     for run in sorted(runs, key=lambda run: not run.is_pretraining):
-        kind = str(run.results["task"]) + (", features" if run.settings.get("feature_based") else "")
+        task = str(run.results["task"])
+        if run.settings.get("feature_based"):
+            task += ", features"
         for name, value in {**_facts(run), **named_settings(run)}.items():
-            values = found.setdefault((name, kind), [])
+            values = values_of.setdefault((name, task), [])
             if value not in values:
                 values.append(value)
-    kinds: dict[tuple[str, str], list[str]] = {}
-    for (name, kind), values in found.items():
-        kinds.setdefault((name, "; ".join(values)), []).append(kind)
-    return sorted((name, values, "; ".join(of)) for (name, values), of in kinds.items())
+
+    # Tasks with the same values of a setting share a row.
+    tasks_of: dict[tuple[str, str], list[str]] = {}
+    for (name, task), values in values_of.items():
+        tasks_of.setdefault((name, "; ".join(values)), []).append(task)
+    return sorted((name, values, "; ".join(tasks)) for (name, values), tasks in tasks_of.items())
 
 
 def _facts(run: FinishedRun) -> dict[str, str]:
-    """Returns what results say beside the settings of a run, as text."""
-    results, facts = run.results, {"seeds": str(run.results["seed"])}
+    """Returns what results.json records of a run besides its settings, as text."""
+    results = run.results
+    facts = {"seeds": str(results["seed"])}
     if run.is_pretraining:
-        data, train = results["data"], results["train"]
+        data = results["data"]
+        train = results["train"]
         facts["corpus"] = f"{data['counts']['words'] / 1e6:,.1f} M words, vocabulary {data['vocab_size']:,}"
-        phases = [f"{p['steps']:,} x {p['batch']} of {p['max_seq_length']}" for p in train["phases"]]
+        phases = [f"{phase['steps']:,} x {phase['batch']} of {phase['max_seq_length']}" for phase in train["phases"]]
         facts["phases"] = f"{', '.join(phases)} ({train['tokens'] / 1e6:,.1f} M tokens)"
     hardware = results.get("hardware", {})
-    facts["hardware"] = f"{hardware.get('processes', 1)} x {hardware.get('processor') or hardware.get('device', '?')}"
+    device = hardware.get("processor") or hardware.get("device", "?")
+    facts["hardware"] = f"{hardware.get('processes', 1)} x {device}"
     return facts
 
 
 def named_settings(run: FinishedRun) -> dict[str, str]:
     """Returns the settings that decide a run's numbers and differ from the default, as text.
 
-    A setting that the results lack is younger than the run, which did what is now the default.
+    If results.json lacks a setting, the setting was added after the run, and its default is what the run did.
     """
-    settings = run.settings
-    defaults = default_settings(run.results)
-    return {
-        name: value_text(settings[name])
-        for name, default in defaults.items()
-        if name in settings
-        and (decides_result(name) or name == "mixed_precision")
-        and name not in LOCATIONS | _SAID_OTHERWISE
-        and settings[name] != (list(default) if isinstance(default, tuple) else default)
-    }
+    named = {}
+    for name, default in default_settings(run.results).items():
+        if name not in run.settings or name in LOCATIONS | _SHOWN_ELSEWHERE:
+            continue
+        if not (decides_result(name) or name == "mixed_precision"):
+            continue
+        stored_default = list(default) if isinstance(default, tuple) else default
+        if run.settings[name] != stored_default:
+            named[name] = value_text(run.settings[name])
+    return named
 
 
 def value_text(value: Any) -> str:
-    """Returns a setting of results.json as one would write it as a flag."""
+    """Returns a setting of results.json as it is written on the command line."""
     match value:
         case bool() | None:
             return str(value).lower()
@@ -200,22 +224,34 @@ def value_text(value: Any) -> str:
             return str(value)
 
 
+# --- Whether ours and the paper's may be subtracted -------------------------------------------------------------------
+
+
 def no_difference(column: Column, runs: Sequence[FinishedRun]) -> str | None:
-    """Returns why ours minus the paper's would mean nothing; None: task, split, metric and data agree."""
+    """Returns why our score cannot be compared with the paper's, or None if task, split, metric and data match."""
     reasons = [column.incomparable]
     for run in runs:
-        if not run.is_pretraining:
-            reasons.append(_scored_differently(column, run))
-            rows, published = run.results["train"]["examples"], SPLIT_ROWS[column.task, "train"]
-            if rows != published:
-                reasons.append(f"ours is fine-tuned on {rows:,} rows, the published set has {published:,}")
-    return "; ".join(dict.fromkeys(filter(None, reasons))) or None
+        if run.is_pretraining:
+            continue
+        reasons.append(_scored_differently(column, run))
+        rows = run.results["train"]["examples"]
+        published = SPLIT_ROWS[column.task, "train"]
+        if rows != published:
+            reasons.append(f"ours is fine-tuned on {rows:,} rows, the published set has {published:,}")
+        # For example an uncased vocabulary on CoNLL-2003, which the paper reads with a cased one.
+        reasons += run.results.get("deviations", {}).values()
+    distinct = dict.fromkeys(reason for reason in reasons if reason)
+    return "; ".join(distinct) or None
 
 
 def _scored_differently(column: Column, run: FinishedRun) -> str | None:
-    split, rows = run.split_name(column), run.split(column)["rows_scored"]
+    """Returns how the scored rows differ from the paper's, or None if they are the same."""
+    split = run.split_name(column)
+    rows = run.split(column)["rows_scored"]
     published = SPLIT_ROWS[column.task, split]
     if split != column.split:
         part = "" if rows == published else f"{rows:,} rows of "
         return f"ours is scored on {part}{split}, the paper on {column.split}"
-    return None if rows == published else f"ours is scored on {rows:,} rows, the published set has {published:,}"
+    if rows == published:
+        return None
+    return f"ours is scored on {rows:,} rows, the published set has {published:,}"

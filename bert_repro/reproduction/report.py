@@ -1,42 +1,48 @@
-"""The reproduction report: report.md and the plots, from the results of finished runs.
+"""The reproduction report: report.md, from the results of finished runs; `report_plots` draws its figures.
 
 The same results give the same bytes: no date, no path and no random draw without a seed is written.
 """
 
 import logging
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 from bert_repro.configs import ReportConfig
-from bert_repro.errors import UserError
+from bert_repro.errors import UserError, flag
+from bert_repro.reproduction.claims import Verdict
 from bert_repro.reproduction.collect import collect, settings_table
-from bert_repro.reproduction.paper_results import FIGURE_5_KEY, LEADERBOARD, Column, table_name
-from bert_repro.reproduction.paper_tables import (
+from bert_repro.reproduction.orderings import (
     APPEARS,
-    AVERAGED,
     FAILED,
     INCONCLUSIVE,
     MEAN,
     NOT_RUN,
     REVERSED,
     VERDICTS,
-    AllResults,
     Ordering,
-    ResultsRow,
-    ResultsTable,
-    unit,
+    model_differences,
+    orderings_of,
+)
+from bert_repro.reproduction.paper_results import FIGURE_5_KEY, LEADERBOARD, Column, table_name
+from bert_repro.reproduction.paper_tables import AVERAGED, AllResults, ResultsRow, ResultsTable, unit
+from bert_repro.reproduction.report_plots import (
+    ALONG_PRETRAINING,
+    FIGURE_5_PLOT,
+    MODELS_PLOT,
+    ORDERINGS_PLOT,
+    draw_plots,
 )
 from bert_repro.reproduction.size_presets import SIZE_PRESETS
-from bert_repro.utils.files import atomic_folder, write_text
+from bert_repro.utils.files import atomic_folder, write_json, write_text
 
 logger = logging.getLogger("bert_repro")
 
-TEXT, PLOTS = "report.md", "plots"
-FOREST, FIGURE_5, MODELS = "orderings", "figure5", "models"
-_COLORS = {APPEARS: "tab:green", REVERSED: "tab:red", INCONCLUSIVE: "tab:gray"}
+TEXT = "report.md"
+VERDICTS_FILE = "verdicts.json"
+"""The orderings of the report as data, for the ledger of claims."""
+PLOTS = "plots"
 _NOTHING = "–"
 
 
@@ -48,73 +54,133 @@ def write_report(config: ReportConfig) -> None:
     """
     runs = collect(Path(config.runs_dir))
     if not runs:
-        raise UserError(f"--runs_dir {config.runs_dir}: no results.json below it; name the folder of finished runs")
+        raise UserError(
+            f"There is no results.json below {flag('runs_dir', config.runs_dir)}. Pass the folder of finished runs.",
+            setting="runs_dir",
+        )
     results = AllResults(runs)
+    orderings = orderings_of(results)
+    differences = model_differences(results)
     folder = Path(config.report_dir)
     with atomic_folder(folder / PLOTS) as unfinished:
-        plots = {name: path for name in _DRAWN if (path := _draw(name, results, unfinished))}
-        write_text(folder / TEXT, "\n".join(_lines(results, plots)))
+        plots = draw_plots(results, orderings, differences, unfinished)
+        write_text(folder / TEXT, "\n".join(_lines(results, orderings, differences, plots)))
+        write_json(folder / VERDICTS_FILE, {"orderings": [_verdict(item) for item in orderings]})
     logger.info("wrote %s", folder / TEXT)
 
 
-# ---------------------------------------------------------------------------------------------------------------- text
+def _verdict(item: Ordering) -> Verdict:
+    """Returns an ordering for verdicts.json, with four decimals."""
+    difference, low, high, p_value = item.untested, None, None, None
+    if item.ours is not None:
+        difference = item.ours.difference
+        low, high = round(item.ours.low, 4), round(item.ours.high, 4)
+        p_value = round(item.ours.p_value, 4)
+    return {
+        "table": item.table,
+        "statement": item.statement,
+        "column": item.column,
+        "paper": None if item.paper is None else round(item.paper, 4),
+        "size_preset": item.size_preset,
+        "verdict": item.verdict,
+        "difference": None if difference is None else round(difference, 4),
+        "low": low,
+        "high": high,
+        "p_value": p_value,
+    }
 
 
-def _lines(results: AllResults, plots: Mapping[str, Path]) -> Iterator[str]:
+def _lines(
+    results: AllResults,
+    orderings: Sequence[Ordering],
+    differences: Sequence[Ordering],
+    plots: Mapping[str, Path],
+) -> Iterator[str]:
+    """Yields the report: what was found, the plots, the orderings, the tables, the settings, and how it is counted."""
     yield "# BERT, reproduced: our numbers next to the paper's\n"
-    yield _summary(results) + "\n"
-    if FOREST in plots:
-        yield f"![Orderings of the paper: its differences and ours](plots/{plots[FOREST].name})\n"
+    yield _summary(results, orderings, differences) + "\n"
+    if ALONG_PRETRAINING in plots:
+        yield f"![Accuracy along pre-training, by objective](plots/{plots[ALONG_PRETRAINING].name})\n"
+    if ORDERINGS_PLOT in plots:
+        yield f"![Orderings of the paper: its differences and ours](plots/{plots[ORDERINGS_PLOT].name})\n"
         yield "Ours is the point with its 95% interval, the paper's difference the diamond; points right of zero agree"
         yield "with the paper's direction.\n"
     yield f"Made from {len(results.runs)} finished runs in `runs/` by `make report`.\n"
-    yield from _difference_lines(results.differences, plots)
-    if any(item.verdict != NOT_RUN for item in results.orderings):
-        yield from _ordering_lines(results.orderings)
+    yield from _difference_lines(differences, plots)
+    if any(item.verdict != NOT_RUN for item in orderings):
+        yield from _ordering_lines(orderings)
     for table in results.tables:
         if table.size_preset is not None:
             yield from _table_lines(table)
-    if FIGURE_5 in plots:
+    if FIGURE_5_PLOT in plots:
         title = "Figure 5: MNLI accuracy along pre-training"
-        yield f"## {title}\n\n![{title}](plots/{plots[FIGURE_5].name})\n"
+        yield f"## {title}\n\n![{title}](plots/{plots[FIGURE_5_PLOT].name})\n"
     not_run = [table for table in results.tables if table.size_preset is None]
     if not_run:
         yield "## Not run\n"
         yield "; ".join(f"{table_name(table.key)} ({table.title.rstrip('.')})" for table in not_run) + ".\n"
     yield "## Settings of our runs\n\n| setting | values | of |\n| --- | --- | --- |"
-    yield from (f"| {' | '.join(map(_cell, row))} |" for row in settings_table(results.runs))
+    for row in settings_table(results.runs):
+        yield f"| {' | '.join(map(_cell, row))} |"
     yield "\n" + resources.files("bert_repro.reproduction").joinpath("how_it_is_counted.md").read_text("utf-8")
 
 
-def _summary(results: AllResults) -> str:
-    """Returns three sentences: what was found at this size, what failed, and how sure that is."""
-    counts = {verdict: sum(ordering.verdict == verdict for ordering in results.orderings) for verdict in VERDICTS}
+# --- The first paragraph ----------------------------------------------------------------------------------------------
+
+
+def _summary(results: AllResults, orderings: Sequence[Ordering], differences: Sequence[Ordering]) -> str:
+    """Returns a paragraph: what was found at this size, what failed, and how sure that is."""
+    counts = {verdict: sum(ordering.verdict == verdict for ordering in orderings) for verdict in VERDICTS}
     tested = counts[APPEARS] + counts[REVERSED] + counts[INCONCLUSIVE]
-    presets = sorted({run.size_preset for run in results.runs if run.entries})
-    sizes = "; ".join(f"{name}: {SIZE_PRESETS[name].description}" if name in SIZE_PRESETS else name for name in presets)
-    if not tested and any(run.place is not None for run in results.runs):
-        means = [f"{i.statement}: {_with_interval(i)}" for i in results.differences if i.column == MEAN]
-        return (
-            f"Finished models in the paper's tables, scored on dev ({sizes}). Mean of the tasks in points: "
-            f"{'; '.join(means) or 'one model'}. Intervals are over dev examples and fine-tuning seeds; another "
-            "pre-training seed of the same recipe may differ by more."
-        )
-    pretrainings, spread = sum(run.is_pretraining for run in results.runs), results.pretraining_spread
-    seeds = (
-        f"{len(spread)} scores have two or more pre-training seeds: their means lie {statistics.median(spread):.1f} "
-        f"points apart in the median, {max(spread):.1f} at most, and a verdict on them needs one sign from every seed. "
-        if spread
-        else ""
-    )
+    sizes = _sizes(results)
+    compares_models = any(run.place is not None for run in results.runs)
+    if not tested and compares_models:
+        return _summary_of_models(differences, sizes)
+
+    pretrainings = sum(run.is_pretraining for run in results.runs)
     return (
         f"At our size ({sizes or 'nothing was run'}), {counts[APPEARS]} of the {tested} orderings of the paper "
         f"that were run appear, {counts[REVERSED]} are reversed and {counts[INCONCLUSIVE]} are inconclusive. "
         f"Of {pretrainings} pre-trainings, {len(results.failed_pretrainings)} never left the plateau at which only the "
         f"most frequent tokens are predicted; {counts[FAILED]} orderings have no verdict because one side failed, and "
-        f"{counts[NOT_RUN]} were not run. {seeds}Intervals and p-values are over dev examples and fine-tuning seeds "
-        "alone, so where there is a single pre-training another one may change a verdict, and of "
+        f"{counts[NOT_RUN]} were not run. {_spread_sentence(results)}Intervals and p-values are over dev examples and "
+        "fine-tuning seeds alone, so where there is a single pre-training another one may change a verdict, and of "
         f"{tested} tests at p < 0.05 about {0.05 * tested:.0f} pass by chance."
     )
+
+
+def _sizes(results: AllResults) -> str:
+    """Returns the size presets of the runs, with their descriptions."""
+    descriptions = []
+    for name in sorted({run.size_preset for run in results.runs if run.entries}):
+        if name in SIZE_PRESETS:
+            descriptions.append(f"{name}: {SIZE_PRESETS[name].description}")
+        else:
+            descriptions.append(name)
+    return "; ".join(descriptions)
+
+
+def _summary_of_models(differences: Sequence[Ordering], sizes: str) -> str:
+    means = [f"{item.statement}: {_with_interval(item)}" for item in differences if item.column == MEAN]
+    return (
+        f"Finished models in the paper's tables, scored on dev ({sizes}). Mean of the tasks in points: "
+        f"{'; '.join(means) or 'one model'}. Intervals are over dev examples and fine-tuning seeds; another "
+        "pre-training seed of the same recipe may differ by more."
+    )
+
+
+def _spread_sentence(results: AllResults) -> str:
+    """Returns how far pre-training seeds lie apart, followed by a space; empty if no score has two of them."""
+    spread = results.pretraining_spread
+    if not spread:
+        return ""
+    return (
+        f"{len(spread)} scores have two or more pre-training seeds: their means lie {statistics.median(spread):.1f} "
+        f"points apart in the median, {max(spread):.1f} at most, and a verdict on them needs one sign from every seed. "
+    )
+
+
+# --- Orderings and differences ----------------------------------------------------------------------------------------
 
 
 def _ordering_lines(orderings: Sequence[Ordering]) -> Iterator[str]:
@@ -124,76 +190,111 @@ def _ordering_lines(orderings: Sequence[Ordering]) -> Iterator[str]:
     yield "| --- | --- | --- | ---: | ---: | --- | --- | --- |"
     ran = [item for item in orderings if item.verdict != NOT_RUN]
     for item in sorted(ran, key=lambda item: VERDICTS.index(item.verdict)):
-        digits, ours = 2 if "perplexity" in item.column else 1, item.ours
-        difference = ours.difference if ours else item.untested
-        p_value = _NOTHING
-        if ours and not item.failed:
-            p_value = "p < 0.001" if ours.p_value < 0.001 else f"p = {ours.p_value:.3f}"
-        interval = f"{signed(ours.low, digits)} to {signed(ours.high, digits)}" if ours else _NOTHING
-        yield (
-            f"| {table_name(item.table)} ({item.size_preset}) | {item.statement} | {item.column} | "
-            f"{signed(item.paper, digits)} | {signed(difference, digits)} | {interval} | {p_value} | {item.verdict} |"
-        )
+        yield _ordering_line(item)
     yield ""
 
 
+def _ordering_line(item: Ordering) -> str:
+    digits = 2 if "perplexity" in item.column else 1
+    difference = item.untested
+    p_value = interval = _NOTHING
+    if item.ours is not None:
+        difference = item.ours.difference
+        interval = f"{signed(item.ours.low, digits)} to {signed(item.ours.high, digits)}"
+        if not item.failed:
+            p_value = "p < 0.001" if item.ours.p_value < 0.001 else f"p = {item.ours.p_value:.3f}"
+    return (
+        f"| {table_name(item.table)} ({item.size_preset}) | {item.statement} | {item.column} | "
+        f"{signed(item.paper, digits)} | {signed(difference, digits)} | {interval} | {p_value} | {item.verdict} |"
+    )
+
+
 def _difference_lines(differences: Sequence[Ordering], plots: Mapping[str, Path]) -> Iterator[str]:
-    """Yields a row for each column of the tables and in it each finished model's difference from the first."""
-    statements = list(dict.fromkeys((item.size_preset, item.statement) for item in differences))
-    if not statements:
+    """Yields a table with a row for each column of the paper's tables and a column for each finished model."""
+    models = list(dict.fromkeys((item.size_preset, item.statement) for item in differences))
+    if not models:
         return
     yield "## Finished models against the first\n"
-    yield f"![Differences from the first model](plots/{plots[MODELS].name})\n"
+    yield f"![Differences from the first model](plots/{plots[MODELS_PLOT].name})\n"
     yield "Differences in points with 95% intervals; bold where p < 0.05, not corrected for the number of tests.\n"
-    yield f"| | column | {' | '.join(_cell(name) for _, name in statements)} |"
-    yield f"| --- | --- |{' ---: |' * len(statements)}"
-    for table, column in dict.fromkeys((item.table, item.column) for item in differences):
-        found = {(i.size_preset, i.statement): i for i in differences if (i.table, i.column) == (table, column)}
-        cells = [_with_interval(found[key]) if key in found else _NOTHING for key in statements]
+    yield f"| | column | {' | '.join(_cell(statement) for _, statement in models)} |"
+    yield f"| --- | --- |{' ---: |' * len(models)}"
+    by_column: dict[tuple[str, str], dict[tuple[str | None, str], Ordering]] = {}
+    for item in differences:
+        by_column.setdefault((item.table, item.column), {})[item.size_preset, item.statement] = item
+    for (table, column), items in by_column.items():
+        cells = [_with_interval(items[model]) if model in items else _NOTHING for model in models]
         yield f"| {table_name(table)} | {column} | {' | '.join(cells)} |"
     yield ""
 
 
 def _with_interval(item: Ordering) -> str:
+    """Returns a difference with its interval, bold unless it is inconclusive."""
     assert item.ours is not None
     text = f"{signed(item.ours.difference)} ({signed(item.ours.low)} to {signed(item.ours.high)})"
-    return text if item.verdict == INCONCLUSIVE else f"**{text}**"
+    if item.verdict == INCONCLUSIVE:
+        return text
+    return f"**{text}**"
+
+
+# --- Tables -----------------------------------------------------------------------------------------------------------
 
 
 def _table_lines(table: ResultsTable) -> Iterator[str]:
-    """Yields a table of the paper, or Figure 5, with ours."""
+    """Yields a table of the paper, or Figure 5, with our numbers below the paper's."""
     yield f"## {table_name(table.key)}, ours at size {table.size_preset}\n"
     yield f"Paper: {table.title.rstrip('.')}.\n"
-    heads = [f"{int(c.name):,} steps" if table.key == FIGURE_5_KEY else c.name for c in table.columns]
-    measured = [f"{head}<br>{c.metric}, {c.split}" for head, c in zip(heads, table.columns, strict=True)]
-    yield f"| row | | {' | '.join(measured)} |\n| --- | --- |{' ---: |' * len(table.columns)}"
+    heads = [_head(table, column) for column in table.columns]
+    yield f"| row | | {' | '.join(heads)} |\n| --- | --- |{' ---: |' * len(table.columns)}"
+    # Reason why there is no difference -> the letter that stands for it in the cells.
     notes: dict[str, str] = {}
     for row in table.rows.values():
-        if row.paper:
-            cells = [_printed(row.paper.get(c.name), 2 if unit(c) == 1 else 1) for c in table.columns]
-            yield f"| {_cell(row.name)} | paper | {' | '.join(cells)} |"
-        if row.ours:
-            cells = [_our_cell(row, column, notes) for column in table.columns]
-            beside = f"<br>next to {row.beside}" if row.beside else ""
-            yield f"| {'' if row.paper else _cell(row.name) + beside} | ours | {' | '.join(cells)} |"
+        yield from _row_lines(table, row, notes)
     yield ""
-    if scores := [f"{row.name} {row.leaderboard:.1f}" for row in table.rows.values() if row.leaderboard is not None]:
-        papers = ", ".join(f"{name} {score}" for name, score in LEADERBOARD.items())
-        yield (
-            f"As the leaderboard averages (nine tasks, WNLI's majority class among them): paper, on test: {papers}; "
-            f"ours, on dev: {', '.join(scores)}.\n"
-        )
+    yield from _leaderboard_lines(table)
     if notes:
-        yield "No difference: " + " ".join(f"{mark}: {reason}." for reason, mark in notes.items()) + "\n"
+        yield "No difference: " + " ".join(f"{letter}: {reason}." for reason, letter in notes.items()) + "\n"
+
+
+def _head(table: ResultsTable, column: Column) -> str:
+    name = f"{int(column.name):,} steps" if table.key == FIGURE_5_KEY else column.name
+    return f"{name}<br>{column.metric}, {column.split}"
+
+
+def _row_lines(table: ResultsTable, row: ResultsRow, notes: dict[str, str]) -> Iterator[str]:
+    if row.paper:
+        cells = [_printed(row.paper.get(column.name), _digits(column)) for column in table.columns]
+        yield f"| {_cell(row.name)} | paper | {' | '.join(cells)} |"
+    if row.ours:
+        name = ""
+        if not row.paper:
+            name = _cell(row.name)
+        if not row.paper and row.paper_row:
+            name += f"<br>next to {row.paper_row}"
+        cells = [_our_cell(row, column, notes) for column in table.columns]
+        yield f"| {name} | ours | {' | '.join(cells)} |"
+
+
+def _leaderboard_lines(table: ResultsTable) -> Iterator[str]:
+    """Yields a sentence with the scores as GLUE's leaderboard averages them, if one of our rows is complete."""
+    scores = [f"{row.name} {row.leaderboard:.1f}" for row in table.rows.values() if row.leaderboard is not None]
+    if not scores:
+        return
+    papers = ", ".join(f"{name} {score}" for name, score in LEADERBOARD.items())
+    yield (
+        f"As the leaderboard averages (nine tasks, WNLI's majority class among them): paper, on test: {papers}; "
+        f"ours, on dev: {', '.join(scores)}.\n"
+    )
 
 
 def _our_cell(row: ResultsRow, column: Column, notes: dict[str, str]) -> str:
+    """Returns our number with deviation, interval and difference; a new reason for no difference is added to notes."""
     if column.task == AVERAGED:
         return _printed(row.average, 1)
     ours = row.ours.get(column.name)
     if ours is None:
         return NOT_RUN
-    digits = 2 if unit(column) == 1 else 1
+    digits = _digits(column)
     text = f"{ours.mean:.{digits}f}"
     if ours.deviation is not None:
         text += f" ± {ours.deviation:.{digits}f}"
@@ -204,8 +305,14 @@ def _our_cell(row: ResultsRow, column: Column, notes: dict[str, str]) -> str:
     if ours.difference is not None:
         text += f"<br>{signed(ours.difference)} against the paper"
     elif ours.reason is not None:
-        text += f" ({notes.setdefault(ours.reason, 'abcdefghijklmnopqrstuvwxyz'[len(notes) % 26])})"
+        next_letter = "abcdefghijklmnopqrstuvwxyz"[len(notes) % 26]
+        text += f" ({notes.setdefault(ours.reason, next_letter)})"
     return text
+
+
+def _digits(column: Column) -> int:
+    """Returns how many decimals a column has: two for perplexities, one for percent."""
+    return 2 if unit(column) == 1 else 1
 
 
 def _cell(text: str) -> str:
@@ -213,84 +320,16 @@ def _cell(text: str) -> str:
 
 
 def _printed(value: float | None, digits: int) -> str:
-    return _NOTHING if value is None else f"{value:.{digits}f}"
+    if value is None:
+        return _NOTHING
+    return f"{value:.{digits}f}"
 
 
 def signed(value: float | None, digits: int = 1) -> str:
-    """Returns a number with its sign, and no sign where it rounds to zero; a dash for None."""
+    """Returns a number with its sign, without one if it rounds to zero, and a dash for None."""
     if value is None:
         return _NOTHING
     text = f"{abs(value):.{digits}f}"
-    return text if float(text) == 0 else f"{'+' if value > 0 else '−'}{text}"
-
-
-# --------------------------------------------------------------------------------------------------------------- plots
-
-
-def _draw(name: str, results: AllResults, folder: Path) -> Path | None:
-    """Draws a plot; returns its file, or None where there is nothing to draw."""
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
-
-    path = folder / f"{name}.svg"
-    with mpl.rc_context():
-        mpl.rcdefaults()
-        mpl.rcParams.update({"svg.hashsalt": name, "font.size": 9.5})
-        figure = Figure(layout="constrained")
-        if not _DRAWN[name](figure, results):
-            return None
-        figure.savefig(path, metadata={"Date": None, "Creator": None})
-    return path
-
-
-def _draw_forest(figure: Any, orderings: Sequence[Ordering]) -> bool:
-    """Draws every tested ordering as a row, turned so that what it states is to the right."""
-    tested = [item for item in orderings if item.ours is not None and item.verdict in _COLORS]
-    if not tested:
-        return False
-    figure.set_size_inches(8, 1.2 + 0.25 * len(tested))
-    axis = figure.subplots()
-    for place, item in enumerate(tested):
-        assert item.ours is not None
-        sign, ours = item.expected, item.ours
-        low, high = sorted((sign * ours.low, sign * ours.high))
-        color = _COLORS[item.verdict]
-        axis.plot([low, high], [place, place], color=color, linewidth=1.5)
-        axis.plot(sign * ours.difference, place, "o", color=color, markersize=5)
-        if item.paper is not None:
-            axis.plot(abs(item.paper), place, "D", color="black", markersize=4, markerfacecolor="none")
-    for verdict, color in _COLORS.items():
-        axis.plot([], [], "o-", color=color, label=f"ours: {verdict}")
-    if any(item.paper is not None for item in tested):
-        axis.plot([], [], "D", color="black", markerfacecolor="none", label="paper")
-    axis.axvline(0, color="black", linewidth=0.8)
-    labels = [f"{table_name(item.table)}: {item.statement}, {item.column}" for item in tested]
-    axis.set_yticks(range(len(tested)), labels, fontsize=8)
-    axis.set_ylim(len(tested) - 0.5, -0.5)
-    axis.set_xlabel("difference in points (right: as the statement says)")
-    axis.grid(axis="x", alpha=0.3)
-    figure.legend(loc="outside lower center", ncols=4, fontsize=8.5, frameon=False)
-    return True
-
-
-def _draw_figure_5(figure: Any, results: AllResults) -> bool:
-    figures = [table for table in results.tables if table.key == FIGURE_5_KEY and table.columns]
-    figure.set_size_inches(5.5, 0.3 + 3.2 * max(1, len(figures)))
-    for number, table in enumerate(figures, start=1):
-        axis = figure.add_subplot(len(figures), 1, number)
-        for row, marker in zip(table.rows.values(), "os", strict=True):
-            numbers = list(row.ours.values())
-            errors = [[n.mean - (n.low or n.mean) for n in numbers], [(n.high or n.mean) - n.mean for n in numbers]]
-            steps = [int(step) for step in row.ours]
-            axis.errorbar(steps, [n.mean for n in numbers], errors, marker=marker, capsize=3, label=row.name)
-        axis.set(xlabel=f"pre-training steps (size {table.size_preset})", ylabel="MNLI dev accuracy (%)")
-        axis.grid(alpha=0.3)
-        axis.legend()
-    return bool(figures)
-
-
-_DRAWN: Mapping[str, Callable[[Any, AllResults], bool]] = {
-    FOREST: lambda figure, results: _draw_forest(figure, results.orderings),
-    FIGURE_5: _draw_figure_5,
-    MODELS: lambda figure, results: _draw_forest(figure, results.differences),
-}
+    if float(text) == 0:
+        return text
+    return f"+{text}" if value > 0 else f"−{text}"

@@ -1,18 +1,19 @@
-"""Size presets of the experiments: how large their models are, how long they pre-train, what they are fine-tuned on.
+"""Size presets of the experiments: the sizes of the models, the length of pre-training, the fine-tuning of each task.
 
-What the rows of a table are does not depend on the preset (`bert_repro.reproduction.suite`). A custom preset is a YAML
-file with the fields of `SizePreset`.
+The rows of a table do not depend on the preset; `suite` has them. A custom preset is a YAML file with the fields of
+`SizePreset`.
 """
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from bert_repro.arguments import read_yaml_mapping, settings_from
 from bert_repro.configs import GlueConfig, NerConfig, Phase, PretrainingConfig
 from bert_repro.configs.presets import MODEL_SIZES, PAPER_LEARNING_RATE, PAPER_PHASES, PAPER_WARMUP_STEPS, PRESETS
-from bert_repro.errors import UserError
+from bert_repro.errors import UserError, flag
 from bert_repro.recipes import RECIPES
 from bert_repro.utils.readers import shown
 
@@ -51,6 +52,7 @@ class SizePreset:
         pretraining: settings of every pre-training run.
         checkpoints: optimizer steps at which Figure 5 fine-tunes, the last one the end of pre-training. Every greatest
             common divisor of them a checkpoint is written.
+        figure_5_tasks: tasks besides MNLI that Figure 5 fine-tunes, with the first seed, for the mean of the tasks.
         bilstm_size: size per direction of the BiLSTM in Table 5's last row.
         large: the model size in the place of BERT-large in Tables 1 to 4 and 7, a key of `sizes`; None: no such rows.
         table_1: settings of Table 1's runs in addition to their task's, such as the paper's learning rate sweep (4.1).
@@ -64,6 +66,7 @@ class SizePreset:
     sizes: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     pretraining: Mapping[str, Any] = field(default_factory=dict)
     checkpoints: tuple[int, ...] = (0,)
+    figure_5_tasks: tuple[str, ...] = ()
     bilstm_size: int = 768
     large: str | None = None
     table_1: Mapping[str, Any] = field(default_factory=dict)
@@ -72,8 +75,8 @@ class SizePreset:
     def __post_init__(self) -> None:
         if self.checkpoints[-1] != self.pretraining_steps:
             raise UserError(
-                f"checkpoints is {list(self.checkpoints)}; the last must be the end of pre-training, "
-                f"{self.pretraining_steps}"
+                f"checkpoints: {list(self.checkpoints)} must end with the last step of pre-training, "
+                f"{self.pretraining_steps}."
             )
 
     @property
@@ -135,30 +138,62 @@ def find_size_preset(name: str) -> SizePreset:
     """Returns a size preset by its name, or reads one from a YAML file.
 
     Raises:
-        UserError: no such preset or file, an unknown field, settings that do not fit, or a file name that cannot name
-            a preset.
+        UserError: no such preset or file, an unknown field, settings that do not fit, or a file with the name of a
+            preset.
     """
     if name in SIZE_PRESETS:
         return SIZE_PRESETS[name]
-    if not name.endswith((".yaml", ".yml")) or Path(name).stem in SIZE_PRESETS:
-        names = ", ".join(SIZE_PRESETS)
+    if not name.endswith((".yaml", ".yml")):
         raise UserError(
-            f"--size_preset is {shown(name)}; choose one of: {names}, or name a YAML file, but not like them"
+            f"{flag('size_preset', shown(name))} is neither a preset nor a YAML file. Choose one of: "
+            f"{', '.join(SIZE_PRESETS)}.",
+            setting="size_preset",
+        )
+    if Path(name).stem in SIZE_PRESETS:
+        raise UserError(
+            f"{flag('size_preset', name)} has the name of a preset, so its results could not be told apart. Rename the "
+            "file.",
+            setting="size_preset",
         )
     return _read_size_preset(Path(name))
 
 
 def _read_size_preset(path: Path) -> SizePreset:
-    document, where = read_yaml_mapping(path, "--size_preset"), f"--size_preset {path}"
-    tasks = {
-        task: settings_from(given or {}, RECIPES[TASK_RECIPES[task]].config, f"{where}: tasks: {task}")
-        for task, given in document["tasks"].items()
-    }
-    read: dict[str, Any] = {name: tuple(document[name]) for name in ("checkpoints", "seeds") if name in document}
+    """Reads a preset; its settings are checked like those of the recipes that they belong to."""
+    document = read_yaml_mapping(path, "--size_preset")
+    where = f"--size_preset {path}"
+    _check_fields(document, where)
+
+    read: dict[str, Any] = {}
+    for name in ("checkpoints", "seeds", "figure_5_tasks"):
+        if name in document:
+            read[name] = tuple(document[name])
     for name, config in (("pretraining", PretrainingConfig), ("table_1", GlueConfig), ("table_7", NerConfig)):
         read[name] = settings_from(document.get(name) or {}, config, f"{where}: {name}")
-    return SizePreset(**{**document, **read, "tasks": tasks})
+    read["tasks"] = {}
+    for task, settings in document["tasks"].items():
+        config_class = RECIPES[TASK_RECIPES[task]].config
+        read["tasks"][task] = settings_from(settings or {}, config_class, f"{where}: tasks: {task}")
+    return SizePreset(**{**document, **read})
 
 
-for _name in ("trial", "evaluation"):
+def _check_fields(document: Mapping[str, Any], where: str) -> None:
+    """Refuses unknown and missing fields, unknown tasks, and names of sizes that are no names of folders."""
+    known = sorted(item.name for item in fields(SizePreset))
+    for name in document:
+        if name not in known:
+            raise UserError(f"{where}: unknown field {shown(name)}. Known fields: {', '.join(known)}.")
+    for name in ("description", "tasks", "seeds"):
+        if name not in document:
+            raise UserError(f"{where}: the field {name} is missing.")
+    for task in document["tasks"]:
+        if task not in TASK_RECIPES:
+            raise UserError(f"{where}: unknown task {shown(task)}. Known tasks: {', '.join(TASK_RECIPES)}.")
+    for name in document.get("sizes") or {}:
+        # The name becomes part of the names of runs, so it must not lead out of the study's folder.
+        if not re.fullmatch(r"\w[\w.-]*", str(name)):
+            raise UserError(f"{where}: sizes: {shown(name)} may contain only letters, digits, '.', '_' and '-'.")
+
+
+for _name in ("trial", "mini-study", "evaluation"):
     SIZE_PRESETS[_name] = _read_size_preset(Path(__file__).with_name(f"{_name}.yaml"))

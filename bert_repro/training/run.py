@@ -28,7 +28,8 @@ from bert_repro.configs import RunConfig, require
 from bert_repro.errors import NonFiniteError, StopRequested, UserError
 from bert_repro.hub.export import MADE_FROM_WEIGHTS, PREDICTIONS, export_checkpoint, model_facts, remove
 from bert_repro.hub.plots import plot_scores, plot_training
-from bert_repro.hub.push import prepare_repository, push_folder
+from bert_repro.hub.push import push_folder
+from bert_repro.hub.upload import prepare_repository
 from bert_repro.models.cpu_kernels import use_cpu_kernels
 from bert_repro.models.loading import load_pretrained, quiet_transformers
 from bert_repro.results import HardwareResults, RunResults, read_results, write_results

@@ -11,11 +11,12 @@ import datasets
 import numpy as np
 import pytest
 import yaml
+from errors import user_error
 from running import TINY, recipe
 
 from bert_repro.corpus.prepared_corpus import PreparedCorpus
 from bert_repro.errors import UserError
-from bert_repro.hub.push import corpus_folder
+from bert_repro.hub.corpora import corpus_folder
 
 DATASET = "org/toy-corpus"
 LICENSED = "--license cc-by-sa-4.0 --language en"
@@ -92,7 +93,7 @@ def test_a_damaged_corpus_is_not_sent(hub, world, refused, tmp_path):
 
 def test_a_name_that_is_neither_folder_nor_dataset_says_so(hub, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match="--corpus org/corpus: no such folder, and no dataset of the Hub within reach"):
+    with user_error("--corpus org/corpus", "prepare_corpus", setting="corpus"):
         corpus_folder("org/corpus")
     for path in (tmp_path / "no", Path("runs/corpus")):
         assert corpus_folder(str(path)) == path, "a path is never asked for"

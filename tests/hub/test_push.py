@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
+from errors import user_error
 from fake_hub import READER, WRITER, Fault
 from running import error_line, recipe
 from safetensors.torch import save_file
 from tiny_models import word_model, word_tokenizer
 
 import bert_repro
-from bert_repro.errors import UserError
 from bert_repro.hub.export import export_checkpoint
 from bert_repro.hub.push import published_files, push_folder
 
@@ -115,7 +115,7 @@ def test_an_upload_that_broke_goes_on_where_it_stopped(hub, folder):
     second = sorted(folder.glob("model-*.safetensors"))[1]
     oid = hashlib.sha256(second.read_bytes()).hexdigest()
     hub.faults = [Fault(f"PUT /lfs/{oid}", "cut", times=1000)]
-    with pytest.raises(UserError, match=r"^--hub_model_id org/toy: .*model-00002.*the same push again.*$"):
+    with user_error("--hub_model_id", REPO, "model-00002", setting="hub_model_id"):
         push_folder(folder, REPO)
     assert len(hub.repos[REPO].commits) == 1, "nothing half-uploaded may be seen"
     hub.faults, before = [], hub.count("PUT /lfs")
@@ -135,17 +135,17 @@ def test_a_link_is_not_followed(hub, folder, tmp_path, capsys):
     (folder / "README.md").rename(tmp_path / "elsewhere.md")
     (folder / "README.md").symlink_to(tmp_path / "elsewhere.md")
     assert recipe("push_to_hub", "--folder", folder, "--hub_model_id", REPO) == 2
-    assert "README.md: is a link" in error_line(capsys.readouterr().err) and REPO not in hub.repos
+    assert "README.md" in error_line(capsys.readouterr().err) and REPO not in hub.repos
 
 
 def test_who_is_not_logged_in_or_may_not_write_there_is_reported(hub, folder, monkeypatch):
-    with pytest.raises(UserError, match=r"rights to create a model under the namespace 'others'"):
+    with user_error("others"):
         push_folder(folder, "others/toy")
     monkeypatch.setenv("HF_TOKEN", READER)
-    with pytest.raises(UserError, match=r"rights to create a model"):
+    with user_error("rights to create a model"):
         push_folder(folder, REPO)
     monkeypatch.delenv("HF_TOKEN")
-    with pytest.raises(UserError, match=r"hf auth login"):
+    with user_error("hf auth login"):
         push_folder(folder, REPO)
 
 
@@ -154,7 +154,7 @@ def test_private_stays_private(hub, folder):
     assert hub.repos[REPO].private
     push_folder(folder, "org/open")
     assert not hub.repos["org/open"].private
-    with pytest.raises(UserError, match="org/open is public"):
+    with user_error("org/open", "--hub_private_repo"):
         push_folder(folder, "org/open", private=True)
 
 
@@ -164,7 +164,7 @@ def test_dry_run_lists_files_and_sizes_and_asks_the_hub_nothing(hub, folder, tmp
     assert re.search(r"\d,\d{3}  config\.json", shown)
     assert f"files to {REPO}" in shown
     assert "stays in" in shown and "predictions.validation.tsv" in shown.splitlines()[-1]
-    with pytest.raises(UserError, match=r"holds no published model"):
+    with user_error("model.safetensors", setting="folder"):
         push_folder(tmp_path, REPO)
     assert not hub.requests
 
@@ -173,7 +173,7 @@ def test_a_run_that_was_stopped_is_not_published_with_the_weights_of_the_one_bef
     (folder / "status.json").write_text('{"code": 143, "reason": "stopped by signal 15"}')
     push_folder(folder, REPO)  # it has results: only its upload had failed
     (folder / "results.json").unlink()
-    with pytest.raises(UserError, match=r"its run has not ended \(stopped by signal 15\) and published no model"):
+    with user_error("stopped by signal 15", "--resume_from_checkpoint"):
         push_folder(folder, REPO)
     assert recipe("push_to_hub", "--folder", folder, "--hub_model_id", REPO, "--dry_run") == 2
     assert "results.json" in hub.repos[REPO].tree("main")[1]
@@ -184,3 +184,43 @@ def test_no_token_is_sent_elsewhere_or_stored(hub, folder):
     assert all(WRITER.encode() not in content for content in hub.repos[REPO].tree("main")[1].values())
     storing = [header for header in hub.headers_seen if header]
     assert storing and set(storing) == {f"Bearer {WRITER}"}
+
+
+def test_checkpoints_become_revisions_that_load_and_say_how_far_the_run_had_come(hub, pretrained, capsys):
+    push = ("push_to_hub", "--folder", pretrained, "--hub_model_id", "org/steps", "--checkpoints")
+    assert recipe(*push, "all", "--dry_run") == 0
+    assert "revision step-000040 of org/steps" in capsys.readouterr().out and not hub.requests
+    assert recipe(*push, "20", "40") == 0
+    repo = hub.repos["org/steps"]
+    assert set(repo.branches) == {"main", "step-000020", "step-000040"}
+    _, tree = repo.tree("step-000020")
+    card = tree["README.md"].decode()
+    rows = [json.loads(line) for line in (pretrained / "train_log.jsonl").read_text().splitlines()]
+    (tokens,) = {row["tokens"] for row in rows if row["step"] == 20 and "tokens" in row}
+    assert f"{tokens:,} tokens" in card and "step 20 of 60" in card
+    assert not [name for name in tree if "trainer_state" in name] and "MLM accuracy" not in card
+    weights = {
+        revision: transformers.AutoModel.from_pretrained("org/steps", revision=revision).embeddings
+        for revision in ("main", "step-000020", "step-000040")
+    }
+    words = [embeddings.word_embeddings.weight for embeddings in weights.values()]
+    assert not torch.equal(words[0], words[1]) and not torch.equal(words[1], words[2])
+    before = len(repo.commits)
+    assert recipe(*push, "20", "40") == 0 and len(repo.commits) == before, "an unchanged push makes no commit"
+
+
+def test_a_checkpoint_that_a_run_does_not_have_is_named(hub, pretrained, folder, capsys):
+    push = ("push_to_hub", "--hub_model_id", REPO, "--folder")
+    assert recipe(*push, pretrained, "--checkpoints", "21") == 2
+    assert "20 40 60" in error_line(capsys.readouterr().err)
+    assert recipe(*push, folder, "--checkpoints", "all") == 2
+    assert REPO not in hub.repos, "nothing is pushed before the checkpoints are known"
+
+
+def test_an_auto_map_with_the_pair_of_a_tokenizer_is_sent(hub, folder):
+    config = json.loads((folder / "config.json").read_text())
+    config["auto_map"]["AutoTokenizer"] = [None, "tokenization.Fast"]
+    (folder / "config.json").write_text(json.dumps(config))
+    push_folder(folder, REPO)
+    sent = json.loads(hub.repos[REPO].tree("main")[1]["config.json"])
+    assert sent["auto_map"]["AutoTokenizer"] == [None, f"{REPO}--tokenization.Fast"]

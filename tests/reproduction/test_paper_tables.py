@@ -6,8 +6,17 @@ import pytest
 from made_up import SHAPE, entry, finetuning, pretraining, row
 
 from bert_repro.reproduction.collect import collect, settings_table
+from bert_repro.reproduction.orderings import (
+    APPEARS,
+    FAILED,
+    INCONCLUSIVE,
+    NOT_RUN,
+    REVERSED,
+    model_differences,
+    orderings_of,
+)
 from bert_repro.reproduction.paper_results import TABLES
-from bert_repro.reproduction.paper_tables import APPEARS, FAILED, INCONCLUSIVE, NOT_RUN, REVERSED, AllResults
+from bert_repro.reproduction.paper_tables import AllResults
 
 
 def table(folder, key, size_preset="trial"):
@@ -109,10 +118,10 @@ def test_finished_models_stand_beside_the_papers_row_of_their_size_and_against_t
         row(tmp_path, [entry(7, f"{name}: Last hidden", "dev")], share, **feature, **known)
     rows = table(tmp_path, "2").rows
     assert [name for name in rows if name not in TABLES[2].rows] == ["second", "a", "big"]
-    assert [rows[name].beside for name in ("second", "big")] == ["BERT-base", "BERT-large"]
+    assert [rows[name].paper_row for name in ("second", "big")] == ["BERT-base", "BERT-large"]
     assert rows["big"].ours["dev F1"].difference == pytest.approx(80.1 - 90.9, abs=0.1)
-    assert table(tmp_path, "7").rows["a: Last hidden"].beside == "Last hidden"
-    found = {(item.statement, item.column): item for item in AllResults(collect(tmp_path)).differences}
+    assert table(tmp_path, "7").rows["a: Last hidden"].paper_row == "Last hidden"
+    found = {(item.statement, item.column): item for item in model_differences(AllResults(collect(tmp_path)))}
     assert {column for _, column in found} == {"SST-2", "SQuAD v1.1 dev F1", "mean of the tasks"}
     worse, equal = (found[f"{name} against second", "mean of the tasks"] for name in ("a", "big"))
     assert (worse.verdict, equal.verdict) == (REVERSED, INCONCLUSIVE)
@@ -151,7 +160,9 @@ def test_size_presets_are_never_put_together(tmp_path):
 
 
 def verdicts(folder):
-    return {(item.table, item.statement, item.column): item.verdict for item in AllResults(collect(folder)).orderings}
+    return {
+        (item.table, item.statement, item.column): item.verdict for item in orderings_of(AllResults(collect(folder)))
+    }
 
 
 def test_orderings_appear_are_inconclusive_are_reversed_or_not_run(tmp_path):

@@ -10,6 +10,7 @@ from running import recipe
 
 ROOT = Path(__file__).resolve().parents[2]
 REPORT = ROOT / "docs" / "report"
+TEXTS = {"report.md", "verdicts.json"}
 
 
 def command(runs, folder):
@@ -42,7 +43,7 @@ def test_the_report_opens_with_what_was_found_and_shows_the_papers_numbers_and_o
     assert f"{counts['reversed']} are reversed and {counts['inconclusive']} are inconclusive" in summary
     assert "| BERT-base | paper | 84.4 | 88.4 | 86.7 | 92.7 | 88.5 |" in text
     plots = re.findall(r"\]\(plots/(.+?)\)", text)
-    assert plots == ["orderings.svg", "figure5.svg"]
+    assert plots == ["along_pretraining.svg", "orderings.svg", "figure5.svg"]
     assert {path.name for path in (written / "plots").iterdir()} == set(plots)
     assert "Table 2 (" in text.split("## Not run")[1]
 
@@ -68,12 +69,12 @@ def test_the_same_runs_give_the_same_bytes(tmp_path):
     for folder in ("one", "two"):
         assert report(tmp_path / "runs", tmp_path / folder) == 0
     assert files_of(tmp_path / "one") == files_of(tmp_path / "two")
-    assert files_of(tmp_path / "one").keys() == {"report.md", "plots/orderings.svg", "plots/figure5.svg"}
+    assert files_of(tmp_path / "one").keys() == {*TEXTS, "plots/orderings.svg", "plots/figure5.svg"}
     for results in (tmp_path / "runs").glob("*/results.json"):
         if "BERT-base" in results.read_text():
             results.unlink()
     assert report(tmp_path / "runs", tmp_path / "one") == 0
-    assert files_of(tmp_path / "one").keys() == {"report.md", "plots/figure5.svg"}, "a plot of runs that are gone goes"
+    assert files_of(tmp_path / "one").keys() == {*TEXTS, "plots/figure5.svg"}, "a plot of runs that are gone goes"
 
 
 def test_a_full_disk_leaves_the_old_report(tmp_path, refused, monkeypatch):
@@ -94,8 +95,8 @@ def test_two_runs_of_one_seed_in_a_configuration_and_a_missing_folder_are_refuse
     row(tmp_path / "a", [entry(5, "BERT-base", "SST-2")], 0.7, task="sst2", split="validation")
     finetuning(tmp_path / "b", [entry(5, "BERT-base", "SST-2")], 0.8, task="sst2", split="validation", seed=2)
     for runs, message in (
-        (tmp_path, "both fill Table 5, BERT-base, SST-2 with one seed; remove one of them"),
-        (tmp_path / "nowhere", f"--runs_dir {tmp_path / 'nowhere'}: no such folder"),
+        (tmp_path, "both fill Table 5, BERT-base, SST-2"),
+        (tmp_path / "nowhere", f"--runs_dir {tmp_path / 'nowhere'}"),
     ):
         assert message in refused(*command(runs, tmp_path / "report"))
 
@@ -103,4 +104,4 @@ def test_two_runs_of_one_seed_in_a_configuration_and_a_missing_folder_are_refuse
 def test_the_committed_report_is_that_of_the_committed_runs(written):
     # Another matplotlib than the pinned one draws other bytes.
     assert (written / "report.md").read_text() == (REPORT / "report.md").read_text(), "run make report"
-    assert files_of(written).keys() - {"report.md"} == {f"plots/{path.name}" for path in (REPORT / "plots").iterdir()}
+    assert files_of(written).keys() - TEXTS == {f"plots/{path.name}" for path in (REPORT / "plots").iterdir()}

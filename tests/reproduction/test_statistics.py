@@ -6,15 +6,8 @@ import numpy as np
 import pytest
 from scipy.stats import norm, t
 
-from bert_repro.reproduction.paper_tables import (
-    APPEARS,
-    INCONCLUSIVE,
-    RESAMPLES,
-    Ordering,
-    compare,
-    interval,
-    resampled_scores,
-)
+from bert_repro.reproduction.orderings import APPEARS, INCONCLUSIVE, Ordering
+from bert_repro.reproduction.resampling import RESAMPLES, compare, interval, resampled_scores
 
 
 def runs(generator, easiness, seeds, spread=0.0, shift=0.0):

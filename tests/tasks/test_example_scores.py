@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from bert_repro.errors import UserError
-from bert_repro.reproduction.paper_tables import resampled_scores
+from bert_repro.reproduction.resampling import resampled_scores
 from bert_repro.tasks import TASKS
 from bert_repro.tasks.choice import ENDINGS
 
