@@ -123,7 +123,7 @@ def decode_line(line: bytes, path: Path | str, number: int) -> str:
 
 def _unreadable(path: Path, error: OSError) -> UserError:
     if isinstance(error, FileNotFoundError):
-        return UserError(f"The file {path} does not exist.")
+        return UserError(f"{path}: no such file. Check the path.")
     return UserError(f"{path} cannot be read ({error.strerror}). Choose a file that can be read.")
 
 
@@ -165,7 +165,7 @@ def parse_json(text: str, where: str, remedy: str) -> Any:
     try:
         return json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{where} is not valid JSON ({error}). {remedy}") from None
+        raise UserError(f"{where}: is not valid JSON ({error}). {remedy}") from None
 
 
 def _refuse_constant(constant: str) -> NoReturn:
@@ -184,7 +184,7 @@ def json_rows(lines: Iterable[tuple[int, str]], path: Path) -> Iterator[tuple[in
         place = f"{path}, line {number}"
         row = parse_json(line, place, "Write one object per line.")
         if not isinstance(row, dict):
-            raise UserError(f"{place} is not a JSON object. Write one object per line.")
+            raise UserError(f"{place}: is not a JSON object. Write one object per line.")
         yield number, row
 
 

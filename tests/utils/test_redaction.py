@@ -21,18 +21,18 @@ def test_tokens_and_the_home_folder_are_removed_in_a_copy(monkeypatch):
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("/root", "~"),
-        ("/root/x.csv", "~/x.csv"),
-        ("--file=/root/x.csv", "--file=~/x.csv"),
-        ("file:///root/x.csv", "file://~/x.csv"),
-        ("It is in /root.", "It is in ~."),
-        ("/data/root/x.csv", "/data/root/x.csv"),
-        ("/data//root/x.csv", "/data//root/x.csv"),
-        ("/rootfs /root-2 /root.old", "/rootfs /root-2 /root.old"),
+        ("/the_home", "~"),
+        ("/the_home/x.csv", "~/x.csv"),
+        ("--file=/the_home/x.csv", "--file=~/x.csv"),
+        ("file:///the_home/x.csv", "file://~/x.csv"),
+        ("It is in /the_home.", "It is in ~."),
+        ("/data/the_home/x.csv", "/data/the_home/x.csv"),
+        ("/data//the_home/x.csv", "/data//the_home/x.csv"),
+        ("/the_homes /the_home-2 /the_home.old", "/the_homes /the_home-2 /the_home.old"),
     ],
 )
 def test_the_home_folder_is_whole_components(monkeypatch, text, expected):
-    monkeypatch.setenv("HOME", "/root")
+    monkeypatch.setenv("HOME", "/the_home")
     assert redacted(text) == expected
 
 
