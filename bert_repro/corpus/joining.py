@@ -36,6 +36,7 @@ _PACKAGES = ("nupunkt", "tokenizers", "transformers", "pyarrow")
 def join_parts(
     config: CorpusConfig,
     folder: Path,
+    finished: Sequence[FinishedPart],
     plan: Plan,
     tokenizer: "PreTrainedTokenizerFast",
     settings: dict[str, Any],
@@ -45,14 +46,14 @@ def join_parts(
     Args:
         config: names the sources in the manifest.
         folder: the folder of the preparation.
-        plan: every part of it must be finished.
+        finished: from `planned_parts`.
+        plan: the plan of these parts.
         tokenizer: the tokenizer that made the parts.
         settings: what decides the parts, for the manifest.
 
     Raises:
-        UserError: a part is missing, or no part contains a document; the folder is then removed.
+        UserError: no part contains a document; the folder is then removed.
     """
-    finished = planned_parts(folder, plan)
     parts = [part["part"] for part in finished]
     counts: Counter[str] = Counter()
     for part in parts:

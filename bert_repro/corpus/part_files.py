@@ -8,7 +8,7 @@ A finished part is two files in the folder of the preparation. The second one is
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypedDict, cast
@@ -17,14 +17,15 @@ import numpy as np
 import numpy.typing as npt
 
 from bert_repro.corpus.documents import Document, Source
+from bert_repro.corpus.language_check import LanguageSigns
 from bert_repro.corpus.plan import Part, read_part
-from bert_repro.corpus.prepared_corpus import Block
-from bert_repro.corpus.sentences import BlockTokenizer, TokenizeSettings
+from bert_repro.corpus.sentences import Block, BlockTokenizer, TokenizeSettings
 from bert_repro.errors import UserError
 from bert_repro.utils.arrays import Int64Array, row_starts
 from bert_repro.utils.files import atomic_file, file_digest, write_json
 from bert_repro.utils.randomness import UInt64Array
 from bert_repro.utils.readers import read_json_object
+from bert_repro.utils.tokenizer_losses import TokenizerLosses
 
 BLOCK_CHARACTERS = 500_000
 """Documents are tokenized in blocks of this size, so that a part never exists as Python objects at once."""
@@ -40,10 +41,12 @@ class PartFacts(TypedDict):
 
 
 class FinishedPart(TypedDict):
-    """The JSON object in part-00000.json."""
+    """The JSON object in part-00000.json. Losses and signs are shown at the end and are not part of the manifest."""
 
     plan: str
     part: PartFacts
+    losses: dict[str, int]
+    language: dict[str, dict[str, int]]
 
 
 @dataclass(frozen=True)
@@ -73,13 +76,17 @@ class PartMaker:
         blocks = [tokenizer(block) for block in _blocks(documents)]
         tokens = np.concatenate([block.tokens for block in blocks])
         counts: Counter[str] = Counter()
+        losses, language = TokenizerLosses(), LanguageSigns()
         for block in blocks:
             counts.update(block.counts)
+            losses += block.losses
+            language.add(block.language)
 
         path = arrow_path(self.folder, part)
         _write_arrow(path, self.schema, tokens, blocks)
         facts = PartFacts(file=path.name, sha256=file_digest(path), token_dtype=str(tokens.dtype), counts=dict(counts))
-        write_json(_json_path(self.folder, part), FinishedPart(plan=self.plan_digest, part=facts))
+        content = FinishedPart(plan=self.plan_digest, part=facts, losses=asdict(losses), language=asdict(language))
+        write_json(_json_path(self.folder, part), content)
 
 
 @lru_cache(maxsize=1)

@@ -32,8 +32,9 @@ from bert_repro.corpus import plan as planning
 from bert_repro.corpus.cleaning import RULES_VERSION
 from bert_repro.corpus.documents import Source, find_sources, source_identities
 from bert_repro.corpus.duplicates import DuplicateFilter
-from bert_repro.corpus.joining import corpus_features, join_parts
-from bert_repro.corpus.part_files import PartMaker, finished_part
+from bert_repro.corpus.joining import corpus_features, join_parts, planned_parts
+from bert_repro.corpus.language_check import LanguageSigns
+from bert_repro.corpus.part_files import FinishedPart, PartMaker, finished_part
 from bert_repro.corpus.plan import PLAN_FILE, Plan, prepare_plan
 from bert_repro.corpus.prepared_corpus import FORMAT_VERSION, MANIFEST, PreparedCorpus, read_manifest, token_dtype
 from bert_repro.corpus.scanning import SCAN_FOLDER
@@ -45,6 +46,7 @@ from bert_repro.utils.claims import describe_claim, exclusive_claim, holds_claim
 from bert_repro.utils.files import UNFINISHED, followed, lock, replace_folder, scratch_path, unlock, write_json
 from bert_repro.utils.parts import Engine, make_parts
 from bert_repro.utils.readers import read_json_object, shown
+from bert_repro.utils.tokenizer_losses import TokenizerLosses
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -102,12 +104,13 @@ def prepare_corpus(config: CorpusConfig, texts: Sequence[str] | None = None) -> 
             return manifest
         present = _state_of(output_dir)
         preparation = _Preparation(config, tuple(sources), tokenizer, settings, scratch_path(output_dir, "preparing"))
-        preparation.run()
+        parts = preparation.run()
         _require_unchanged(output_dir, present, claim)
         replace_folder(preparation.folder, output_dir, last=(MANIFEST,))
 
     manifest = read_manifest(output_dir)
     _report(manifest, output_dir)
+    _report_losses(parts, manifest, config.tokenizer)
     return manifest
 
 
@@ -226,8 +229,8 @@ class _Preparation:
     settings: dict[str, Any]
     folder: Path
 
-    def run(self) -> None:
-        """Leaves a finished corpus in the work folder: steps 4 to 8 of the module's docstring."""
+    def run(self) -> list[FinishedPart]:
+        """Leaves a finished corpus in the work folder: steps 4 to 8 of the module's docstring. Returns its parts."""
         self.folder.mkdir(parents=True, exist_ok=True)
         # The claim is enough. The lock also stops versions of this package that know only locks.
         if not lock(self.folder):
@@ -242,8 +245,10 @@ class _Preparation:
             self._make_parts(plan, engine)
             self._require_same_input()
             self._remove_foreign_parts(plan)
-            join_parts(self.config, self.folder, plan, self.tokenizer, self.settings)
+            finished = planned_parts(self.folder, plan)
+            join_parts(self.config, self.folder, finished, plan, self.tokenizer, self.settings)
             _remove_work_files(self.folder)
+            return finished
         finally:
             unlock(self.folder)
 
@@ -343,3 +348,19 @@ def _report(manifest: dict[str, Any], output_dir: Path) -> None:
             counts["sentences"] / counts["documents"],
             flag("text_passages_only", False),
         )
+
+
+def _report_losses(parts: Sequence[FinishedPart], manifest: dict[str, Any], tokenizer: str) -> None:
+    """Warns if the tokenizer loses much of the text, or if the text does not look like its language."""
+    losses, language = TokenizerLosses(), LanguageSigns()
+    for part in parts:
+        losses += TokenizerLosses(**part["losses"])
+        language.add(LanguageSigns(**part["language"]))
+    messages = losses.messages(
+        unknown_remedy=f"Train a vocabulary on this text with train_tokenizer, with a higher {flag('limit_alphabet')} "
+        f"for scripts with many characters, or choose another {flag('tokenizer')} than {tokenizer}.",
+        marks_remedy=f"To keep them, train a vocabulary with train_tokenizer {flag('strip_accents', False)} or "
+        f"{flag('lowercase', False)}.",
+    )
+    for message in [*messages, *language.messages(manifest["counts"])]:
+        logger.warning(message)

@@ -14,7 +14,6 @@ The folder is a `datasets` folder (`load_from_disk` opens it, one row per docume
 D documents, N sentences. A part is one Arrow record batch, so its tokens are one array that needs no copy.
 """
 
-from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -118,25 +117,6 @@ def manifest_digest(manifest: dict[str, Any]) -> str:
 
 
 # --- Corpus -----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Block:
-    """Tokenized documents, D of them with N sentences and T tokens.
-
-    Args:
-        tokens: [T] token ids.
-        sentence_lengths: int32 [N], in tokens, none of them 0.
-        document_sentences: int32 [D], sentences of each document.
-        document_keys: uint64 [D], hash of each document's sentences.
-        counts: what was read, kept and dropped; see the manifest.
-    """
-
-    tokens: TokenArray
-    sentence_lengths: npt.NDArray[np.int32]
-    document_sentences: npt.NDArray[np.int32]
-    document_keys: UInt64Array
-    counts: Counter[str]
 
 
 @dataclass

@@ -11,10 +11,15 @@ import numpy.typing as npt
 
 from bert_repro.corpus.cleaning import clean
 from bert_repro.corpus.documents import Document
-from bert_repro.corpus.prepared_corpus import Block, TokenArray, token_dtype
+from bert_repro.corpus.language_check import LanguageSigns
+from bert_repro.corpus.prepared_corpus import TokenArray, token_dtype
 from bert_repro.errors import UserError, flag
+from bert_repro.utils.randomness import UInt64Array
+from bert_repro.utils.tokenizer_losses import TokenizerLosses, count_marks, strips_accents
 
 SENTENCES_PER_BATCH = 1000
+SAMPLE_EVERY = 10
+"""Letters and common words are counted in every tenth document, which takes little time and is exact enough."""
 SENTENCEX_LANGUAGES = frozenset(
     "am ar bg bn ca da de el en es fi fr gu he hi hy it ja kk kn ml mr my nl pa pl pt ru sk ta te uk ur zh".split()
 )
@@ -39,6 +44,29 @@ class TokenizeSettings:
     sentence_splitter: str
 
 
+@dataclass(frozen=True)
+class Block:
+    """Tokenized documents, D of them with N sentences and T tokens.
+
+    Args:
+        tokens: [T] token ids.
+        sentence_lengths: int32 [N], in tokens, none of them 0.
+        document_sentences: int32 [D], sentences of each document.
+        document_keys: uint64 [D], hash of each document's sentences.
+        counts: what was read, kept and dropped; see the manifest.
+        losses: what the tokenizer loses of the text.
+        language: signs of whether the text is in its language.
+    """
+
+    tokens: TokenArray
+    sentence_lengths: npt.NDArray[np.int32]
+    document_sentences: npt.NDArray[np.int32]
+    document_keys: UInt64Array
+    counts: Counter[str]
+    losses: TokenizerLosses
+    language: LanguageSigns
+
+
 class BlockTokenizer:
     """Cleans, splits and tokenizes documents.
 
@@ -57,6 +85,8 @@ class BlockTokenizer:
         # "[SEP]" written in a text is ordinary text, as in the original implementation.
         self._tokenizer.encode_special_tokens = True
         self._dtype = token_dtype(self._tokenizer.get_vocab_size())
+        self._unknown_id = self._tokenizer.token_to_id("[UNK]")
+        self._strips_accents = strips_accents(self._tokenizer.normalizer)
         self._splitters: dict[str, Splitter] = {}
 
     def __call__(self, documents: Sequence[Document]) -> Block:
@@ -82,13 +112,25 @@ class BlockTokenizer:
                 counts[f"source_{document.origin}_tokens"] += int(lengths[begin:end].sum())
             begin = end
         counts.update(documents=len(keys), sentences=sum(document_sentences), tokens=len(tokens))
+        losses, language = self._signs(documents)
+        losses += TokenizerLosses(tokens=len(tokens), unknown_tokens=int((tokens == self._unknown_id).sum()))
         return Block(
             tokens=tokens,
             sentence_lengths=lengths[lengths > 0],
             document_sentences=np.array(document_sentences, dtype=np.int32),
             document_keys=np.array(keys, dtype=np.uint64),
             counts=counts,
+            losses=losses,
+            language=language,
         )
+
+    def _signs(self, documents: Sequence[Document]) -> tuple[TokenizerLosses, LanguageSigns]:
+        """Counts letters with marks, and common words, in a sample of documents."""
+        losses, language = TokenizerLosses(), LanguageSigns()
+        for document in documents[::SAMPLE_EVERY]:
+            losses += count_marks(document.text, self._strips_accents)
+            language.count(document.language, document.text)
+        return losses, language
 
     def _sentences(self, document: Document, counts: Counter[str]) -> list[str]:
         """Returns the sentences of a document and adds what was read and dropped to `counts`."""

@@ -13,7 +13,7 @@ import logging
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,7 @@ from bert_repro.configs import TokenizerConfig
 from bert_repro.corpus.cleaning import passages
 from bert_repro.corpus.documents import Document, Source, find_sources
 from bert_repro.corpus.plan import Part, prepare_plan, read_all, read_part
+from bert_repro.corpus.sentences import SAMPLE_EVERY
 from bert_repro.errors import UserError, flag
 from bert_repro.models.loading import (
     MAX_INPUT_CHARS_PER_WORD,
@@ -33,6 +34,7 @@ from bert_repro.utils.claims import exclusive_claim
 from bert_repro.utils.files import scratch_path, write_json
 from bert_repro.utils.parts import Engine, make_parts
 from bert_repro.utils.readers import read_json_object
+from bert_repro.utils.tokenizer_losses import TokenizerLosses, count_marks
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -42,6 +44,8 @@ logger = logging.getLogger("bert_repro")
 LIMIT_ALPHABET = 1000
 MIN_FREQUENCY = 2
 """How often a pair of pieces must occur to be merged into a longer piece."""
+WORDS_TO_CHECK = 200_000
+"""The commonest words, which are tokenized to see how many become [UNK]."""
 _REPEATS_PER_TEXT = 1000
 
 
@@ -70,11 +74,12 @@ def train_tokenizer(config: TokenizerConfig, texts: Sequence[str] | None = None)
         tokenizer = extend_vocabulary(load_tokenizer(config.extend), _texts(config, sources), config.new_tokens)
     else:
         if config.max_words is None:
-            words = _count_words_in_parts(config, sources, normalization)
+            counted = _count_words_in_parts(config, sources, normalization)
         else:
             # Only the beginning of the input is read, so it is not worth a plan.
-            words = count_words(_texts(config, sources), normalization)
-        tokenizer = train_on_words(words, normalization, config.vocab_size, config.limit_alphabet)
+            counted = _count_sampled(_texts(config, sources), normalization)
+        tokenizer = train_on_words(counted.words, normalization, config.vocab_size, config.limit_alphabet)
+        _report_losses(tokenizer, counted, config)
     save_tokenizer(tokenizer, Path(config.output_dir))
     tokenizer.name_or_path = config.output_dir
     logger.info("Tokenizer with %d entries saved in %s.", len(tokenizer), config.output_dir)
@@ -121,12 +126,15 @@ def train_wordpiece(
 # --- Counting words ---------------------------------------------------------------------------------------------------
 
 
-def count_words(texts: Iterable[str], normalization: Normalization) -> Counter[str]:
+def count_words(
+    texts: Iterable[str], normalization: Normalization, losses: TokenizerLosses | None = None
+) -> Counter[str]:
     """Returns how often each word occurs in texts, after normalization.
 
     Args:
         texts: read once.
         normalization: how text is changed before it is split.
+        losses: words that are too long for a tokenizer are added to it; they become [UNK] in use.
     """
     from tokenizers import normalizers, pre_tokenizers
 
@@ -145,15 +153,40 @@ def count_words(texts: Iterable[str], normalization: Normalization) -> Counter[s
     words: Counter[str] = Counter()
     for chunk, count in chunks.items():
         for word, _ in splitter.pre_tokenize_str(chunk):
-            # Longer words become [UNK] in use.
             if len(word) <= MAX_INPUT_CHARS_PER_WORD:
                 words[word] += count
+            elif losses is not None:
+                losses += TokenizerLosses(tokens=count, unknown_tokens=count)
     return words
+
+
+@dataclass
+class _CountedText:
+    """The words of a text, and what normalization removes from a sample of it."""
+
+    words: Counter[str]
+    losses: TokenizerLosses
+
+
+def _count_sampled(texts: Iterable[str], normalization: Normalization) -> _CountedText:
+    """Counts words, and letters with accents or vowel signs in every tenth text."""
+    removes_marks = normalization.lowercase if normalization.strip_accents is None else normalization.strip_accents
+    losses = TokenizerLosses()
+
+    def sampled() -> Iterator[str]:
+        nonlocal losses
+        for number, text in enumerate(texts):
+            if number % SAMPLE_EVERY == 0:
+                losses += count_marks(text, removes_marks)
+            yield text
+
+    words = count_words(sampled(), normalization, losses)
+    return _CountedText(words, losses)
 
 
 def _count_words_in_parts(
     config: TokenizerConfig, sources: Sequence[Source], normalization: Normalization
-) -> Counter[str]:
+) -> _CountedText:
     """Counts the words of all sources in parts. Their counts are in `<output_dir>.counting` until they are summed."""
     work_folder = scratch_path(Path(config.output_dir), "counting")
     with exclusive_claim(scratch_path(Path(config.output_dir), "claim"), config.output_dir, setting="output_dir"):
@@ -174,9 +207,12 @@ def _count_words_in_parts(
                 label="counting words",
             )
             words: Counter[str] = Counter()
+            losses = TokenizerLosses()
             for part in plan.parts:
-                words.update(read_json_object(_counts_path(work_folder, part)))
-            return words
+                content = read_json_object(_counts_path(work_folder, part))
+                words.update(content["words"])
+                losses += TokenizerLosses(**content["losses"])
+            return _CountedText(words, losses)
         finally:
             shutil.rmtree(work_folder, ignore_errors=True)
 
@@ -197,8 +233,9 @@ class _PartCounter:
 
     def __call__(self, part: Part) -> None:
         documents = read_part(part, self.passes, self.sources, self.folder)
-        words = count_words(_texts_of(documents, self.text_passages_only), self.normalization)
-        write_json(_counts_path(self.folder, part), words)
+        counted = _count_sampled(_texts_of(documents, self.text_passages_only), self.normalization)
+        content = {"words": counted.words, "losses": asdict(counted.losses)}
+        write_json(_counts_path(self.folder, part), content)
 
 
 def _texts(config: TokenizerConfig, sources: Sequence[Source]) -> Iterator[str]:
@@ -301,6 +338,36 @@ def _alphabet(words: Counter[str], limit: int) -> tuple[list[str], list[str]]:
         characters = [character for character in word if character in alphabet]
         inner.update(characters[1:])
     return sorted(alphabet), [f"##{character}" for character in sorted(inner)]
+
+
+def _report_losses(tokenizer: "PreTrainedTokenizerFast", counted: _CountedText, config: TokenizerConfig) -> None:
+    """Warns if many words become [UNK], or if many letters lose their accents or vowel signs."""
+    words = [word for word, _ in counted.words.most_common(WORDS_TO_CHECK)]
+    characters: set[str] = set()
+    unknown_id = tokenizer.unk_token_id
+    losses = counted.losses
+    num_long_words = losses.unknown_tokens
+    encodings = tokenizer.backend_tokenizer.encode_batch_fast(words, add_special_tokens=False)
+    for word, encoding in zip(words, encodings, strict=True):
+        characters.update(word)
+        losses.tokens += counted.words[word] * len(encoding.ids)
+        losses.unknown_tokens += counted.words[word] * encoding.ids.count(unknown_id)
+    unknown_remedy = (
+        f"The text has {len(characters)} different characters, and {flag('limit_alphabet')} is "
+        f"{config.limit_alphabet}. Raise it, and {flag('vocab_size')} if necessary."
+    )
+    if 2 * num_long_words > losses.unknown_tokens:
+        unknown_remedy = (
+            f"Most of them are words of more than {MAX_INPUT_CHARS_PER_WORD} characters. In a script without spaces, "
+            "separate the words with spaces first."
+        )
+    messages = losses.messages(
+        unknown_remedy=unknown_remedy,
+        marks_remedy=f"To keep them, add {flag('strip_accents', False)}, or {flag('lowercase', False)} for a cased "
+        "vocabulary.",
+    )
+    for message in messages:
+        logger.warning(message)
 
 
 # --- Extending --------------------------------------------------------------------------------------------------------
