@@ -268,14 +268,15 @@ def _on_ray(
     """Makes parts as tasks of a Ray cluster and yields the number of each finished one."""
     with _ray_cluster(engine.ray_address) as ray:
         # Ray repeats a task whose worker or machine died. Exceptions of `make` are not repeated.
-        remote_make = ray.remote(max_retries=MAX_ATTEMPTS - 1, num_cpus=1)(make)
+        remote_make = ray.remote(max_retries=MAX_ATTEMPTS - 1, num_cpus=1)(_make_one)
+        shared_make = ray.put(make)  # sent once to each machine
         limit = max(1, int(TASKS_PER_CPU * ray.cluster_resources().get("CPU", 1)))
         queue = deque(pending)
         running: dict[Any, int] = {}
         while queue or running:
             while queue and len(running) < limit:
                 number = queue.popleft()
-                running[remote_make.remote(parts[number])] = number
+                running[remote_make.remote(shared_make, parts[number])] = number
             finished, _ = ray.wait(list(running), num_returns=1)
             for task in finished:
                 try:
@@ -291,6 +292,10 @@ def _on_ray(
                         "Started again, the work continues with the unfinished parts."
                     ) from error
                 yield running.pop(task)
+
+
+def _make_one(make: Callable[[Part], None], part: Part) -> None:
+    make(part)
 
 
 @contextmanager
@@ -313,7 +318,10 @@ def _ray_cluster(address: str | None) -> Iterator[Any]:
     if address is not None:
         _check_address(address)
     # Without an address Ray would join whatever cluster a file in /tmp names, which may be a stale one.
-    ray.init(address=address or "local", log_to_driver=False, include_dashboard=False if address is None else None)
+    if address is None:
+        ray.init(address="local", log_to_driver=False, include_dashboard=False)
+    else:
+        ray.init(address=address, log_to_driver=False)
     try:
         yield ray
     finally:

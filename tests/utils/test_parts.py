@@ -132,7 +132,8 @@ def test_ray_is_refused_without_an_answer_at_its_address(tmp_path: Path) -> None
 @pytest.mark.parametrize("fails", ["", "killed", "wrong input"])
 def test_ray_makes_the_same_parts(tmp_path: Path, fails: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("ray")
-    monkeypatch.setenv("RAY_TMPDIR", "/tmp/ray")
+    # Workers of Ray import this module.
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), *sys.path]))
     if fails == "wrong input":
         with user_error("file x", setting="input_files"):
             run(Maker(tmp_path, fails), Engine("ray"))
