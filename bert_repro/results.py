@@ -1,5 +1,6 @@
 """results.json: what a run leaves about itself. The classes below are the format."""
 
+import types
 import typing
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
@@ -213,12 +214,12 @@ def _require_types(content: dict[str, Any], format_class: Any, path: str, prefix
 
 def _json_type(hint: Any) -> type:
     """Returns the Python type of the JSON values that a type hint allows, apart from None."""
-    for option in (*typing.get_args(hint), hint):
-        if typing.get_origin(hint) in (dict, list):
-            break
-        if isinstance(option, type) and option is not type(None):
-            return dict if typing.is_typeddict(option) else option
-    return typing.cast(type, typing.get_origin(hint))
+    is_union = isinstance(hint, types.UnionType)
+    options = typing.get_args(hint) if is_union else (hint,)
+    option = next(option for option in options if option is not type(None))
+    if typing.is_typeddict(option):
+        return dict
+    return typing.cast(type, typing.get_origin(option) or option)
 
 
 def _require_numbers(values: dict[str, Any], path: str, name: str) -> None:

@@ -49,6 +49,12 @@ def test_results_from_outside_are_checked_where_they_are_read(tmp_path, results,
 
 
 def test_unknown_fields_null_and_whole_numbers_are_accepted(tmp_path):
-    results = {"metrics": {"loss": 1}, "git_commit": None, "wall_time_seconds": 3, "of_a_later_version": [1]}
+    results = {
+        "metrics": {"loss": 1},
+        "git_commit": None,
+        "wall_time_seconds": 3,
+        "of_a_later_version": [1],
+        "sweep": {"best": {"a": 1}},
+    }
     (tmp_path / "results.json").write_text(json.dumps(results))
     assert read_results(tmp_path) == results
