@@ -14,7 +14,7 @@ def test_a_url_is_refused_where_only_a_local_path_works(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for config in (
         GlueConfig(model_name_or_path="org/m", do_eval=True, task_name="rte", output_dir="s3://bucket/run"),
-        CorpusConfig(input_files=("a.txt",), tokenizer="org/t", output_dir="s3://bucket/run"),
+        CorpusConfig(input_files=("s3://bucket/a.txt",), tokenizer="org/t", output_dir="s3://bucket/run"),
     ):
         with user_error("--output_dir s3://bucket/run", setting="output_dir"):
             configs.require_paths(config)
