@@ -34,10 +34,10 @@ from bert_repro.pretraining.segment_pairs import (
 )
 from bert_repro.training.batches import IGNORE_INDEX, Ids, MicroBatch, Step, even_passes
 from bert_repro.training.performance import pretraining_flops_per_token
-from bert_repro.utils.arrays import Int64Array, draw, row_starts
+from bert_repro.utils.arrays import Int64Array, row_starts
 from bert_repro.utils.files import SAMPLE_INDEX
+from bert_repro.utils.randomness import Stream, draw
 
-_ORDER_DRAW = 0x4F52444552  # names the order's draws among all others of (seed, phase, epoch)
 _PERMUTATION_ROUNDS = 8
 _SAMPLE = 1000  # examples
 
@@ -109,7 +109,7 @@ class ExampleStream:
         while count > 0:
             size = len(self.indexes.get(epoch))
             places = np.arange(row, min(row + count, size))
-            rows = permute(places, size, self._seed, self._phase, epoch, _ORDER_DRAW)
+            rows = permute(places, size, self._seed, self._phase, epoch, Stream.EXAMPLE_ORDER)
             parts.append(np.stack([np.full_like(rows, self.indexes.drawn_in(epoch)), rows], axis=1))
             count -= len(places)
             row += len(places)
@@ -160,7 +160,7 @@ def permute(places: Int64Array, size: int, *names: int) -> Int64Array:
     Args:
         places: integers in [0, size), [N].
         size: rows in all.
-        names: integers that name the order, as for `bert_repro.utils.arrays.draw`.
+        names: integers that name the order, as for `bert_repro.utils.randomness.draw`.
 
     Returns:
         int64 [N], distinct for distinct places; over all places, every row exactly once.

@@ -18,16 +18,8 @@ import torch
 
 from bert_repro.configs import ExampleConfig
 from bert_repro.training.batches import IGNORE_INDEX, Batch, flatten_field, int64_tensor, packed_batch, padded_batch
-from bert_repro.utils.arrays import (
-    Int64Array,
-    UInt64Array,
-    below,
-    draw,
-    fraction,
-    places_in_row,
-    row_starts,
-    sample_without_replacement,
-)
+from bert_repro.utils.arrays import Int64Array, places_in_row, row_starts
+from bert_repro.utils.randomness import UInt64Array, below, draw, fraction, sample_without_replacement
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

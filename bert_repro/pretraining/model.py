@@ -27,7 +27,7 @@ from bert_repro.models.loading import load_tokenizer, require_vocabulary, tokeni
 from bert_repro.models.modeling_bert_repro import BertReproForCausalLM, BertReproForPreTraining
 from bert_repro.pretraining.evaluation import HeldOutEvaluation
 from bert_repro.training import checkpoint, run
-from bert_repro.utils.arrays import torch_seed
+from bert_repro.utils.randomness import Stream, torch_seed
 from bert_repro.utils.readers import first_line
 
 logger = logging.getLogger("bert_repro")
@@ -60,7 +60,7 @@ def build_model(config: PretrainingConfig, tokenizer: Any) -> Any:
         else:
             _check_vocabulary(name, model, tokenizer)
     else:
-        torch.manual_seed(torch_seed(config.seed, run.INITIALIZATION))
+        torch.manual_seed(torch_seed(config.seed, Stream.INITIALIZATION))
         try:
             model = model_class(new_model_config(config, len(tokenizer), tokenizer.pad_token_id))
         except (ImportError, ValueError) as error:  # the other settings are checked before

@@ -22,8 +22,9 @@ import numpy.typing as npt
 from bert_repro.configs import ExampleConfig
 from bert_repro.corpus.prepared_corpus import PreparedCorpus
 from bert_repro.errors import UserError
-from bert_repro.utils.arrays import Int64Array, UInt64Array, below, draw, fraction, places_in_row, row_starts
+from bert_repro.utils.arrays import Int64Array, places_in_row, row_starts
 from bert_repro.utils.files import atomic_path, waiting_lock
+from bert_repro.utils.randomness import UInt64Array, below, draw, fraction
 
 BoolArray = npt.NDArray[np.bool_]
 

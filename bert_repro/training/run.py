@@ -38,7 +38,6 @@ from bert_repro.training.checkpoint import device_name, find_non_finite, savable
 from bert_repro.training.performance import prepare_cpu, training_totals
 from bert_repro.training.training_log import end_trackers, report_results, start_trackers, wanted_trackers
 from bert_repro.utils import process
-from bert_repro.utils.arrays import torch_seed
 from bert_repro.utils.files import (
     ADAPTER,
     BEST,
@@ -56,6 +55,7 @@ from bert_repro.utils.files import (
     lock,
 )
 from bert_repro.utils.process import is_main_process, world_size
+from bert_repro.utils.randomness import Stream, torch_seed
 from bert_repro.utils.readers import first_line, redacted
 
 logger = logging.getLogger("bert_repro")
@@ -68,9 +68,6 @@ _PRODUCTS = (
     "*/events.out.tfevents.*", "*/*/events.out.tfevents.*", "*/*/hparams.yml",
 )  # fmt: skip
 """What an earlier run left, logs of trackers included."""
-
-
-INITIALIZATION = 2  # what is drawn, in the names of `randomness.draw`; trainer.DROPOUT is 1
 
 
 @dataclass(frozen=True)
@@ -298,7 +295,7 @@ def load_model(model_class: Any, config: Any, *, may_add_weights: bool, **option
             f"--model_name_or_path {name}: is an adapter alone; name the run's folder above it, which holds the merged "
             "model, or the checkpoint the adapter belongs to"
         )
-    torch.manual_seed(torch_seed(config.seed, INITIALIZATION))
+    torch.manual_seed(torch_seed(config.seed, Stream.INITIALIZATION))
     options |= {"attn_implementation": config.attn_implementation, "ignore_mismatched_sizes": True}
     model, info = load_pretrained(model_class, name, **options)
     new = sorted(info["missing_keys"] | {key for key, *_ in info["mismatched_keys"]})
@@ -309,7 +306,7 @@ def load_model(model_class: Any, config: Any, *, may_add_weights: bool, **option
         logger.info("new weights, not in %s: %s", name, ", ".join(modules))
     model = prepare_model(model, config)
     if config.peft:
-        torch.manual_seed(torch_seed(config.seed, INITIALIZATION, 1))
+        torch.manual_seed(torch_seed(config.seed, Stream.INITIALIZATION, 1))
         model = adapters.add_adapter(model, config, new)
     return model
 

@@ -47,13 +47,12 @@ from bert_repro.training.checkpoint import (
 )
 from bert_repro.training.optimizer import accurate_norm, build_optimizer, learning_rate, set_learning_rate
 from bert_repro.training.training_log import TakenStep, TrainingLog
-from bert_repro.utils.arrays import torch_seed
 from bert_repro.utils.files import CHECKPOINTS
 from bert_repro.utils.process import claim_folder, collect_signals
+from bert_repro.utils.randomness import Stream, torch_seed
 
 logger = logging.getLogger("bert_repro")
 
-DROPOUT = 1  # what is drawn, in the names of `randomness.draw`
 MOST_SKIPPED_IN_A_ROW = 20
 MOST_LOADERS_FOR_A_GPU = 4
 
@@ -441,7 +440,7 @@ class Trainer:
     def _add_up(self, step: Step, micro_batches: list[MicroBatch]) -> dict[str, Any]:
         sums: dict[str, Any] = {}
         for number, micro_batch in enumerate(micro_batches):
-            names = (self.config.seed, DROPOUT, self.state.step, self.accelerator.process_index, number)
+            names = (self.config.seed, Stream.DROPOUT, self.state.step, self.accelerator.process_index, number)
             self.parallel.seed(torch_seed(*names))
             last = number == len(micro_batches) - 1
             with nullcontext() if last else self.accelerator.no_sync(self.parallel.wrapped):  # gradients add up here

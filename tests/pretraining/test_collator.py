@@ -5,7 +5,7 @@ from tiny_models import word_tokenizer
 
 from bert_repro.pretraining.masking import DataCollatorForBertPreTraining, ExampleBatch, num_predictions
 from bert_repro.training.batches import collate_features
-from bert_repro.utils.arrays import draw
+from bert_repro.utils.randomness import draw
 
 FEATURES = [
     {"input_ids": [2, 7, 8, 3, 9, 3], "token_type_ids": [0, 0, 0, 0, 1, 1], "label": 1},
