@@ -32,7 +32,7 @@ import transformers  # noqa: E402
 from quickstart_text import choose_texts, gather_docstrings  # noqa: E402
 
 from bert_repro.errors import StopRequested  # noqa: E402
-from bert_repro.utils.arrays import torch_seed  # noqa: E402
+from bert_repro.utils.randomness import torch_seed  # noqa: E402
 
 TRAIN_TEXTS, VALIDATION_TEXTS = 64, 100  # per label
 MASKED = (  # fixed before any model was trained

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bert_repro.utils.arrays import draw
+from bert_repro.utils.randomness import draw
 
 LABELS = ("matplotlib", "networkx", "pandas", "scipy", "sklearn", "sympy", "torch", "transformers")
 PACKAGES = (

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bert_repro.utils.arrays import draw, fraction
+from bert_repro.utils.randomness import draw, fraction
 
 VOCABULARY = 30_522
 SENTENCE_LOG_MEAN, SENTENCE_LOG_DEVIATION = 3.32, 0.66  # tokens of a sentence

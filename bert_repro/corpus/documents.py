@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 
 from bert_repro.configs import TextConfig, TextSource, looks_like_a_folder, require
 from bert_repro.errors import UserError
-from bert_repro.utils.arrays import draw, fraction
 from bert_repro.utils.files import file_digest, json_digest
+from bert_repro.utils.randomness import Stream, draw, fraction
 from bert_repro.utils.readers import decode_line, decompressed, first_line, listed, parse_json
 
 logger = logging.getLogger("bert_repro")
@@ -32,7 +32,6 @@ PART_CHARACTERS, BLOCK_CHARACTERS = 32_000_000, 500_000
 PARQUET_BATCH_ROWS = 256
 PARAGRAPH_WORDS = 8
 NEAR, SKETCH_SIZE, SKETCH_BANDS = 0.7, 128, 32  # bands of 4: a pair at 0.7 is compared with a probability of 0.9998
-_PASSES_DRAW = 0x50415353
 
 
 class Document(NamedTuple):
@@ -164,7 +163,7 @@ def read_all(
             times, chance = divmod(passes[source.origin], 1)
             for place, document in enumerate(read_documents(source)):
                 kept = duplicates(document)
-                more = chance > 0 and fraction(draw(_PASSES_DRAW, source.origin, place)) < chance
+                more = chance > 0 and fraction(draw(Stream.CORPUS_PASSES, source.origin, place)) < chance
                 for _ in range(int(times + more)):
                     if kept is None:
                         break

@@ -23,9 +23,10 @@ import numpy as np
 import numpy.typing as npt
 
 from bert_repro.errors import UserError
-from bert_repro.utils.arrays import Int64Array, draw, fraction
+from bert_repro.utils.arrays import Int64Array
 from bert_repro.utils.files import file_digest, json_digest
 from bert_repro.utils.process import is_local_main_process
+from bert_repro.utils.randomness import Stream, draw, fraction
 from bert_repro.utils.readers import read_json_object
 
 FORMAT_VERSION = 1
@@ -33,7 +34,6 @@ MANIFEST = "manifest.json"
 INDEX_ARRAYS = ("document_starts", "sentence_starts", "document_sentences", "document_keys")
 
 # Names the draws that choose held-out documents among all other draws of the package.
-_HELDOUT_DRAW = 0x48454C44
 
 TokenArray = npt.NDArray[np.uint16] | npt.NDArray[np.int32]
 
@@ -190,7 +190,7 @@ class PreparedCorpus:
         Raises:
             UserError: one side has too few documents.
         """
-        draws = fraction(draw(_HELDOUT_DRAW, np.asarray(self.document_keys)))
+        draws = fraction(draw(Stream.HELDOUT_DOCUMENTS, np.asarray(self.document_keys)))
         lowest = np.partition(draws, min(at_least, len(draws)) - 1)[: min(at_least, len(draws))]
         heldout = (draws < heldout_fraction) | (draws <= lowest.max())
         if (~heldout).sum() < at_least or heldout.sum() < at_least:

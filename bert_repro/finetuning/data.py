@@ -26,8 +26,8 @@ from bert_repro.models.loading import tokenizer_fingerprint
 from bert_repro.models.modeling_bert_repro import BertReproTokenFeatures
 from bert_repro.tasks.base import Task
 from bert_repro.training.batches import BatchSizes, Ids, MicroBatch, Step, collate_features, even_passes
-from bert_repro.utils.arrays import draw
 from bert_repro.utils.files import atomic_path, create_array, disk_errors, json_digest
+from bert_repro.utils.randomness import Stream, draw
 
 if TYPE_CHECKING:
     import datasets
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("bert_repro")
 
-ORDER = 3  # names this draw in `randomness.draw`
 _ROWS_HASHED_AT_ONCE, _ROWS_WITHOUT_BAR = 10_000, 5_000  # the latter are tokenized within about a second
 STATES = "states.npy"
 _REPLACED = ("input_ids", "token_type_ids", "position_ids")
@@ -278,7 +277,7 @@ class FinetuningSource:
         for epoch in np.unique(places // size):
             if epoch not in self._orders:  # kept while steps of that epoch are read
                 self._orders.pop(epoch - 2, None)
-                draws = draw(self.config.seed, ORDER, int(epoch), np.arange(size))
+                draws = draw(self.config.seed, Stream.FINETUNING_ORDER, int(epoch), np.arange(size))
                 self._orders[epoch] = np.argsort(draws, kind="stable")
             inside = places // size == epoch
             ids[inside] = self._orders[epoch][places[inside] % size]

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from bert_repro.configs.base import hub_is_reachable, nearest, require
 from bert_repro.errors import UserError
-from bert_repro.utils.arrays import draw
+from bert_repro.utils.randomness import Stream, draw
 from bert_repro.utils.readers import first_line, format_of, json_rows, listed, numbered_lines, shown
 
 if TYPE_CHECKING:
@@ -42,7 +42,6 @@ TABLES = ("csv", "tsv", "jsonl", "json", "parquet")
 TAGGED_SUFFIXES = (".txt", ".conll", ".bio", ".iob", ".iob2")
 DOCUMENT_START = "-DOCSTART-"
 _QUOTED = re.compile(r'"([^"]|"")*"')
-HELD_OUT = 31  # names this draw in `randomness.draw`
 
 
 def as_dataset(data: Data, name: str) -> "datasets.Dataset":
@@ -450,7 +449,7 @@ def held_out_rows(strata: Sequence[str], fraction: float, seed: int) -> npt.NDAr
     import pandas
 
     groups, _ = pandas.factorize(np.array(strata, dtype=object))
-    order = np.lexsort((draw(seed, HELD_OUT, np.arange(len(groups))), groups))
+    order = np.lexsort((draw(seed, Stream.HELDOUT_ROWS, np.arange(len(groups))), groups))
     steps = np.floor(np.arange(len(groups) + 1) * fraction + 0.5)
     held = np.zeros(len(groups), dtype=bool)
     held[order] = np.diff(steps) > 0

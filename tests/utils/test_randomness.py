@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from bert_repro.utils.arrays import below, draw, fraction, torch_seed
+from bert_repro.utils.randomness import Stream, below, draw, fraction, torch_seed
 
 
 def test_draws_do_not_move_and_a_seed_fits() -> None:
@@ -27,3 +27,16 @@ def test_draws_are_uniform_and_uncorrelated() -> None:
     assert np.abs(bits.mean(0) - 0.5).max() < 4.5 * 0.5 / np.sqrt(64_000)  # each bit is a fair coin
     counts = np.bincount(below(7, draw(4, np.arange(70_000))), minlength=7)
     assert ((counts - 10_000) ** 2 / 10_000).sum() < 22.5  # chi-square, 6 degrees of freedom, p = 0.001
+
+
+def test_the_numbers_of_the_streams_do_not_move() -> None:
+    numbers = {stream.name: stream.value for stream in Stream}
+    assert numbers == {
+        "DROPOUT": 1,
+        "INITIALIZATION": 2,
+        "FINETUNING_ORDER": 3,
+        "HELDOUT_ROWS": 31,
+        "CORPUS_PASSES": 0x50415353,
+        "HELDOUT_DOCUMENTS": 0x48454C44,
+        "EXAMPLE_ORDER": 0x4F52444552,
+    }
