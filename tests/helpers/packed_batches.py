@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from tiny_models import word_tokenizer
 
-from bert_repro.pretraining.masking import DataCollatorForBertPreTraining, ExampleBatch
+from bert_repro.pretraining.collator import DataCollatorForBertPreTraining, ExampleBatch
 from bert_repro.training.batches import collate_features
-from bert_repro.utils.arrays import draw
+from bert_repro.utils.randomness import draw
 
 TOKENIZER = word_tokenizer(" ".join(f"word{number}" for number in range(55)))
 SHAPE = {"num_hidden_layers": 1, "hidden_size": 64, "num_attention_heads": 2, "intermediate_size": 128}

@@ -26,9 +26,9 @@ from bert_repro.errors import StopRequested
 from bert_repro.training import training_log
 from bert_repro.training.batches import Ids, MicroBatch, Step, batch_sizes, even_passes
 from bert_repro.training.trainer import Trainer
-from bert_repro.utils.arrays import draw, fraction
 from bert_repro.utils.files import TRAIN_LOG
 from bert_repro.utils.process import world_size
+from bert_repro.utils.randomness import draw, fraction
 
 WIDTH = 6
 
