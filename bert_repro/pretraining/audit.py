@@ -18,8 +18,8 @@ from bert_repro.configs import AuditConfig
 from bert_repro.corpus.prepared_corpus import PreparedCorpus
 from bert_repro.hub.corpora import corpus_folder
 from bert_repro.models.loading import load_tokenizer
+from bert_repro.pretraining.collator import DataCollatorForBertPreTraining
 from bert_repro.pretraining.dataset import ExampleStream, Position
-from bert_repro.pretraining.masking import DataCollatorForBertPreTraining
 from bert_repro.pretraining.segment_pairs import FORCED
 from bert_repro.training.batches import IGNORE_INDEX
 from bert_repro.utils import process

@@ -5,7 +5,7 @@ from tiny_models import word_tokenizer
 
 from bert_repro.configs import ExampleConfig
 from bert_repro.pretraining.masking import Masker, num_predictions
-from bert_repro.utils.arrays import draw, sample_without_replacement
+from bert_repro.utils.randomness import draw, sample_without_replacement
 
 PAD, UNK, CLS, SEP = range(4)
 PIECES = [("##" if number % 3 == 0 else "") + f"piece{number}" for number in range(6, 200)]

@@ -6,7 +6,7 @@ from memory_corpus import MemoryCorpus
 from scipy import stats
 
 from bert_repro.pretraining.segment_pairs import FORCED, NOT_NEXT, PairGenerator, PairRules
-from bert_repro.utils.arrays import below, draw, fraction
+from bert_repro.utils.randomness import below, draw, fraction
 
 NAMES, EPOCH = (7, 0), 3
 CHOICES = {"split": 0, "label": 1, "document": 2, "sentence": 3, "front_a": 4, "front_b": 5}
