@@ -48,6 +48,8 @@ def parse(config_class: type[Config], argv: Sequence[str], *, prog: str = "") ->
         UserError: an unknown flag, key or preset, a value of the wrong type, or settings that contradict each other.
         SystemExit: help was asked for and printed.
     """
+    if config_class.POSITIONAL and argv and not argv[0].startswith("-"):
+        argv = [f"--{config_class.POSITIONAL}", *argv]
     parser = _Parser(config_class, prog)
     flags = parser.values(argv)
     if flags.pop("help", False) | flags.pop("help_all", False):

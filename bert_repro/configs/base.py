@@ -38,6 +38,8 @@ class Config:
 
     REQUIRED: ClassVar[tuple[str, ...]] = ()
     """Settings that must be given."""
+    POSITIONAL: ClassVar[str | None] = None
+    """Setting that a first word of the command line without a flag stands for."""
 
     def __post_init__(self) -> None:
         for name, hint in type_hints(type(self)).items():

@@ -181,6 +181,29 @@ class Trainer:
             self.accelerator.wait_for_everyone()
             self.best.restore(self.model)
 
+    def replay(self, last_step: int) -> Iterator[tuple[int, dict[str, float]]]:
+        """Makes the steps up to `last_step` without writing anything, to compare them with those of an earlier run.
+
+        Args:
+            last_step: the last step to make.
+
+        Yields:
+            The number of each step, and its metrics as the log has them.
+        """
+        if resume.resumes(self.config):
+            self._resume()
+        try:
+            for step, micro_batches in self._loaded_steps():
+                self.parallel.wrapped.train()
+                self._step(step, micro_batches, stop=False)
+                result = self._unread.pop()
+                self._require_finite(result)
+                yield result.before.step + 1, result.metrics()
+                if self.state.step >= last_step:
+                    break
+        finally:
+            self.parallel.unwrap()
+
     def _run(self, received: list[int]) -> None:
         """Runs the remaining steps; the module's docstring has the order of events.
 

@@ -170,6 +170,6 @@ def test_a_run_resumes_with_the_data_and_settings_it_had(world, untrained, tmp_p
     own_rows(dev, "yes no", 3)
     assert "content of the evaluation inputs" in refused("run_glue", typed, longer)
     own_rows(dev, "yes no", 2)
-    assert "--max_steps 4, now 6" in refused("run_glue", typed, longer)
+    assert "--max_steps 4" in refused("run_glue", typed, longer)
     assert recipe("run_glue", typed, longer, "--allow_changed_settings") == 0
     assert results(folder)["train"]["steps"] == 6
