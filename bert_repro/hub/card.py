@@ -300,6 +300,9 @@ def _purpose(results: Mapping[str, Any]) -> str:
     name = results.get("model", {}).get("class", "")
     if len(results.get("model", {}).get("labels", ())) == 1:
         name = "number"
+    # The class does not say whether next sentence prediction was an objective, so the run does.
+    if "objective" in results:
+        return f"was pre-trained with {line(str(results['objective']))}"
     purpose = next((words for ending, words in _PURPOSES.items() if name.endswith(ending)), "was made for {data}")
     title = line(data.get("title") or results["task"])
     if results["task"] == "custom" or data.get("files"):
