@@ -12,7 +12,6 @@ from typing import Any
 from bert_repro.configs import Config, FinetuningConfig, GlueConfig, Phase, PretrainingConfig, SquadConfig, SwagConfig
 from bert_repro.configs.base import did_you_mean
 from bert_repro.errors import UserError, flag
-from bert_repro.utils.readers import shown
 
 # --------------------------------------------------------------------------------------------------------------- sizes
 
@@ -236,7 +235,7 @@ def preset_values(name: str, config_class: type[Config], given: Mapping[str, Any
             remedy = "There is no preset for this recipe. Leave it out."
         else:
             remedy = did_you_mean(name, fitting) or f"Choose one of: {', '.join(fitting)}"
-        raise UserError(f"{flag('preset', shown(name))} {reason}. {remedy}", setting="preset")
+        raise UserError(f"{flag('preset', name)} {reason}. {remedy}", setting="preset")
 
     # A shorter run has a shorter warm-up, in proportion.
     values = dict(PRESETS[name].values)

@@ -144,7 +144,7 @@ def test_loading_errors_are_user_errors(tmp_path, monkeypatch):
         (tmp_path / "nowhere", "nowhere"),
         ("nobody/nothing-here", "is neither a local folder or file nor on the Hub"),
         ("bert-base-nothing", "is neither a local folder or file nor on the Hub"),
-        (tmp_path / "empty", "holds no tokenizer"),
+        (tmp_path / "empty", "tokenizer.json"),
         (write_vocabulary(tmp_path / "twice.txt", ["the", "the"]), r"line 8.*is already on line 7"),
         (tmp_path / "other.txt", r"no entry \[PAD\]"),
     ):
