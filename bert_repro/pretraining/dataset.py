@@ -38,6 +38,7 @@ from bert_repro.pretraining.segment_pairs import (
 from bert_repro.training.batches import Ids, MicroBatch, Step, even_passes
 from bert_repro.utils.arrays import Int64Array, row_starts
 from bert_repro.utils.files import SAMPLE_INDEX
+from bert_repro.utils.process import is_local_main_process
 from bert_repro.utils.randomness import Stream, draw
 
 if TYPE_CHECKING:
@@ -303,6 +304,8 @@ class PretrainingSource:
                 if phase_step > self.phases[number].steps:
                     break
                 ids, stream_position = stream.take(stream_position, self.phases[number].batch)
+                steps_left = self.phases[number].steps - phase_step
+                self._draw_next_epoch(stream, stream_position, steps_left * self.phases[number].batch)
                 # Loader processes read a few steps behind; those never reach back more than one epoch.
                 stream.indexes.discard_before(stream_position.epoch - 1)
                 position_after = {
@@ -312,6 +315,14 @@ class PretrainingSource:
                     "row": stream_position.row,
                 }
                 yield self._step(ids, number, position_after)
+
+    def _draw_next_epoch(self, stream: ExampleStream, position: Position, examples_left: int) -> None:
+        """Draws the next epoch ahead if the phase reaches it, in one process of each machine."""
+        if examples_left <= 0:
+            return
+        examples_of_epoch_left = len(stream.indexes.get(position.epoch)) - position.row
+        if examples_left > examples_of_epoch_left and is_local_main_process():
+            stream.indexes.draw_ahead(position.epoch + 1)
 
     def set_steps(self, steps: Sequence[int]) -> None:
         """Changes the length of each phase."""
