@@ -63,11 +63,13 @@ def audit_pretraining_data(config: AuditConfig) -> AuditReport:
     corpus = PreparedCorpus.load(folder)
     process.claim_folder(output_dir)
     tokenizer = load_tokenizer(folder / "tokenizer")
+    # The sample index is only needed here, and it is as large as the corpus has pairs.
     try:
         example_statistics, examples = _draw(config, corpus, tokenizer, output_dir / SAMPLE_INDEX)
     finally:
         shutil.rmtree(output_dir / SAMPLE_INDEX, ignore_errors=True)
 
+    # Statistics of the corpus come first, then those of its examples.
     statistics = {**_corpus_statistics(corpus, config.max_seq_length), **example_statistics}
     report: AuditReport = {"statistics": statistics, "examples": examples, "settings": asdict(config)}
     text = text_report(report)
@@ -95,6 +97,7 @@ def _draw(
         tokenizer, config, max_predictions_per_seq=config.max_predictions_per_seq, packing=True
     )
 
+    # Draw batch after batch, as training would.
     counts: Counter[str] = Counter()
     shown: list[dict[str, str]] = []
     position = Position()
@@ -138,6 +141,7 @@ def _count(
     counts["not_next"] += int(examples.next_sentence_labels.sum())
     counts["forced"] += int(np.count_nonzero(stream.indexes.get(0)[ids[:, 1]]["flags"] & FORCED))
 
+    # Compare what the model reads with what it predicts.
     is_predicted = labels != IGNORE_INDEX
     counts["predictions"] += int(is_predicted.sum())
     counts["masked"] += int((tokens[is_predicted] == tokenizer.mask_token_id).sum())
@@ -172,6 +176,7 @@ def marked_text(tokens: Int64Array, labels: Int64Array, tokenizer: "PreTrainedTo
 
 
 def _corpus_statistics(corpus: PreparedCorpus, max_seq_length: int) -> Statistics:
+    # Lengths of all documents, in tokens and in sentences.
     tokens = np.diff(corpus.document_starts)
     sentences = np.diff(corpus.document_sentences)
     statistics: Statistics = {
@@ -212,6 +217,7 @@ def text_report(report: AuditReport) -> str:
     """
     lines: list[str] = []
     for name, value in report["statistics"].items():
+        # Shares are shown in percent, counts with separators.
         is_share = isinstance(value, float) and not name.endswith("of a sequence")
         number = f"{value:.2%}" if is_share else f"{value:,}"
         lines.append(f"{name:<42} {number:>14}")

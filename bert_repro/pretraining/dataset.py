@@ -188,9 +188,11 @@ def permute(places: Int64Array, size: int, *names: int) -> Int64Array:
     Returns:
         int64 [N], distinct for distinct places; over all places, every row exactly once.
     """
+    # The smallest rectangle with about equal sides that holds all rows.
     height = isqrt(max(size - 1, 0)) + 1
     width = -(-size // height)
     rows = _shuffle(places, height, width, *names)
+    # Send places outside of the rows through again.
     outside = np.flatnonzero(rows >= size)
     while outside.size:
         rows[outside] = _shuffle(rows[outside], height, width, *names)
@@ -341,12 +343,14 @@ class PretrainingSource:
 
     def load(self, ids: Ids, group: int) -> MicroBatch:
         """Reads, masks and collates examples; see `BatchSource.load`."""
+        # Read, mask, lay out, count.
         examples = self.streams[group].read(ids)
         inputs = self.collators[group](examples)
         return MicroBatch(inputs, self.objective.counts(inputs), int(examples.lengths.sum()))
 
     def totals(self, ids: Ids, group: int) -> dict[str, int]:
         """Counts the predictions behind each loss term; see `BatchSource.totals`."""
+        # The sample index has the lengths, so nothing is read from the corpus.
         lengths = self.streams[group].lengths(ids)
         return self.objective.step_totals(lengths, self.phases[group].max_predictions_per_seq)
 

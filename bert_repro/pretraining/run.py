@@ -111,6 +111,7 @@ def run_pretraining(config: PretrainingConfig) -> RunResults:
 
 def _load_data(config: PretrainingConfig) -> _Data:
     folder = corpus_folder(config.corpus)
+    # Opened before the output folder is touched: a wrong name costs nothing.
     corpus = PreparedCorpus.load(folder)
     # Segment B of a NotNext pair comes from another document of the same side, so each side needs two.
     documents_per_side = 2 if objective_of(config).draws_pairs else 1
@@ -168,6 +169,7 @@ def _pretrain(begun: run.Run[PretrainingConfig], data: _Data) -> RunResults:
     health = HealthChecks(config, token_entropy(token_counts))
     health.check_data(*source.sample_shares())
 
+    # Train all phases.
     replan = None
     if config.max_train_hours:
         replan = TimeBudget(source, _SECONDS_PER_HOUR * config.max_train_hours)
@@ -202,6 +204,7 @@ def _pretrain(begun: run.Run[PretrainingConfig], data: _Data) -> RunResults:
     if accelerator.is_local_main_process:
         shutil.rmtree(begun.output_dir / SAMPLE_INDEX, ignore_errors=True)
 
+    # Collect the results and publish.
     train: dict[str, Any] = {**train_results, **extension}
     train |= {"steps": trainer.state.step, "compiled_graphs": trainer.compiled_graphs}
     if trainer.micro_batch_splits > 1:

@@ -122,6 +122,7 @@ def load(model: Any, folder: Path) -> tuple[list[str], list[str]]:
     """
     import peft
 
+    # Both sides use peft's names, without the name of the adapter.
     weights = safetensors.torch.load_file(folder / WEIGHTS)
     own = set(peft.get_peft_model_state_dict(model, save_embedding_layers=False))
     if own == set(weights):
@@ -159,6 +160,7 @@ def merge_and_save(model: Any, tokenizer: Any, output_dir: Path, *, write: bool)
         f"{num_parameters:,}",
         100 * num_trained / num_parameters,
     )
+    # Written before it is merged: merging changes the weights that it was trained for.
     if write:
         with atomic_folder(output_dir / ADAPTER) as folder:
             save(model, folder)
@@ -186,6 +188,7 @@ def _trained_modules(model: Any, new_weights: Iterable[str]) -> list[str]:
 
     The heads of pre-training (`cls`) stay frozen if the checkpoint has them.
     """
+    # A head is a child of the model that is neither the encoder nor a head of pre-training.
     heads: set[str] = set()
     for name, child in model.named_children():
         has_parameters = next(child.parameters(), None) is not None

@@ -58,6 +58,7 @@ def collate_features(
     if packing:
         return packed_batch(fields, lengths, int(lengths.max()))
     multiple = pad_to_multiple_of or 1
+    # The width is the longest text, rounded up.
     width = math.ceil(int(lengths.max()) / multiple) * multiple
     return padded_batch(fields, lengths, width, {"input_ids": pad_token_id, "token_type_ids": 0})
 
@@ -81,6 +82,7 @@ def packed_batch(fields: Mapping[str, IntArray], lengths: Int64Array, longest: i
     """Returns flat fields as (1, T), with positions and the offsets of the sequences."""
     batch: Batch = {name: int64_tensor(flat[None]) for name, flat in fields.items()}
     batch["position_ids"] = torch.from_numpy(places_in_row(lengths)[None])
+    # Flash kernels require offsets of 32 bits, once for queries and once for keys.
     starts = torch.from_numpy(row_starts(lengths).astype(np.int32))
     batch.update(cu_seq_lens_q=starts, cu_seq_lens_k=starts, max_length_q=longest, max_length_k=longest)
     return batch
@@ -260,6 +262,7 @@ def load_steps(
         UserError: raised by the source's `load`, in whichever process.
         ProcessKilledError: a loader process was killed.
     """
+    # The sampler yields steps, and the data set turns each into micro-batches; the loader only runs them ahead.
     loader = DataLoader(
         _Share(source, process, processes),
         sampler=source.steps(position),
@@ -272,10 +275,12 @@ def load_steps(
         # By default the base seed of loader processes is drawn from the global generator, which would move dropout.
         generator=torch.Generator(),
     )
+    # Starting loader processes replaces the handler of SIGCHLD.
     with keep_child_signal_handler():
         loaded = iter(loader)
     try:
         for item in itertools.islice(loaded, count):
+            # An error in the data, handed over by `_Share`.
             if isinstance(item, UserError):
                 raise item
             yield item

@@ -201,7 +201,7 @@ def load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, envir
     _load_weights(folder, model)
 
     # The optimizer has its state from the beginning (`BertAdam`), so the names can be compared before anything is
-    # copied.
+    # copied. Copying into the existing tensors keeps the optimizer's references to them.
     saved = safetensors.torch.load_file(folder / _OPTIMIZER)
     own = dict(named_state(model, optimizer))
     if saved.keys() != own.keys():
@@ -246,6 +246,7 @@ def _load_weights(folder: Path, model: Any) -> None:
 
 def _environment_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Returns what has changed, each as text: name, new value, old value."""
+    # Versions are compared one by one, so put them next to the other entries.
     old = {**before, **before.get("versions", {}), "versions": None}
     new = {**now, **now.get("versions", {}), "versions": None}
     changed = [name for name in {**old, **new} if old.get(name) != new.get(name)]

@@ -88,6 +88,7 @@ def require_same_data(
     names_of_settings = {"steps", *(state.settings or {})}
     for name, before in fingerprint.items():
         now = source.data_fingerprint.get(name)
+        # A number that follows from a setting may be changed on purpose, other data may not.
         follows_from_setting = name in names_of_settings
         if now == before or (follows_from_setting and config.allow_changed_settings):
             continue
@@ -121,6 +122,7 @@ def _require_same_beginning(folder: Path, step: int, before: list[int], now: lis
         before: steps of each phase of its run.
         now: steps of each phase of this run.
     """
+    # Walk through the phases of the checkpoint's run, and count the steps that it has taken in each.
     begin = 0
     for number, steps in enumerate(before):
         steps_now = now[number] if number < len(now) else 0
@@ -147,6 +149,7 @@ def require_same_settings(folder: Path, before: Mapping[str, Any] | None, config
     Raises:
         UserError: a setting that decides the result differs, and `allow_changed_settings` is not set.
     """
+    # A setting that the checkpoint's version did not have is not compared.
     now = stored_settings(config)
     differences: list[_Difference] = []
     for name, value in (before or {}).items():
@@ -163,6 +166,7 @@ def require_same_settings(folder: Path, before: Mapping[str, Any] | None, config
             setting="resume_from_checkpoint",
         )
 
+    # Settings that do not decide the result may change; say which did.
     for difference in differences:
         if difference.setting not in _NOT_LOGGED:
             logger.info(

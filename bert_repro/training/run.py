@@ -156,12 +156,14 @@ class Run(Generic[C]):
         Returns:
             The complete results, as written to results.json.
         """
+        # Complete the results: settings, versions, device, totals of training.
         rows = training_log.read(self.output_dir / TRAIN_LOG) if "train" in results else []
         complete = self._completed(results, model)
         if "train" in complete:
             complete["train"] |= training_totals(rows)
         _require_finite(model, complete)
 
+        # Publish on the main process; the others wait.
         if self.accelerator.is_main_process:
             if rows:
                 plot_training(self.output_dir / TRAINING_PLOT, rows, complete)
@@ -257,6 +259,7 @@ def begin(config: C) -> Run[C]:
         # Check now, and not after a week of training, that this login may write there.
         if config.push_to_hub and config.hub_model_id:
             prepare_repository(config.hub_model_id, private=config.hub_private_repo)
+    # Deterministic kernels must be chosen before the first product on a GPU.
     quiet_transformers()
     if config.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -425,6 +428,7 @@ def load_model(model_class: Any, config: ModelSettings, *, may_add_weights: bool
         modules = dict.fromkeys(key.rpartition(".")[0] for key in new_weights)
         logger.info("Newly initialized because %s does not contain them: %s", name, ", ".join(modules))
 
+    # Memory and kernels, then the adapter.
     model = prepare_model(model, config)
     if config.peft:
         torch.manual_seed(torch_seed(config.seed, Stream.INITIALIZATION, 1))
