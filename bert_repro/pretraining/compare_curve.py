@@ -78,8 +78,8 @@ class SettingDifference:
     """
 
     name: str
-    run: Any
-    reference: Any
+    run: object
+    reference: object
     changes_examples: bool
 
 
@@ -425,7 +425,7 @@ def _without_steps(phase: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in phase.items() if name not in ("steps", "per_device_batch")}
 
 
-def _same(first: Any, second: Any) -> bool:
+def _same(first: object, second: object) -> bool:
     """Returns whether two settings are equal as JSON, which has lists in place of tuples."""
     return json.dumps(first, sort_keys=True, default=str) == json.dumps(second, sort_keys=True, default=str)
 

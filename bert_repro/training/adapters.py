@@ -17,7 +17,7 @@ import logging
 import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import safetensors.torch
 from torch import nn
@@ -28,6 +28,9 @@ from bert_repro.models.configuration_bert_repro import AUTO_CLASSES, UPSTREAM_MO
 from bert_repro.models.loading import save_tokenizer
 from bert_repro.results import AdapterResults, TrainResults
 from bert_repro.utils.files import ADAPTER, CARD, atomic_folder, write_json
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 logger = logging.getLogger("bert_repro")
 
@@ -130,7 +133,9 @@ def load(model: Any, folder: Path) -> tuple[list[str], list[str]]:
     return sorted(own - set(weights)), sorted(set(weights) - own)
 
 
-def merge_and_save(model: Any, tokenizer: Any, output_dir: Path, *, write: bool) -> tuple[Any, TrainResults]:
+def merge_and_save(
+    model: Any, tokenizer: "PreTrainedTokenizerBase", output_dir: Path, *, write: bool
+) -> tuple[Any, TrainResults]:
     """Writes the trained adapter of a run and merges it. A model without an adapter stays as it is.
 
     Args:

@@ -47,6 +47,8 @@ from bert_repro.utils.files import (
 )
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
     from bert_repro.training.best_model import BestModelState
     from bert_repro.training.training_log import LogState
 
@@ -89,7 +91,7 @@ def save(
     optimizer_state: dict[str, torch.Tensor],
     state: TrainerState,
     *,
-    tokenizer: Any,
+    tokenizer: "PreTrainedTokenizerBase",
     environment: dict[str, Any],
     keep: int,
     pooling: str = "mean",

@@ -44,8 +44,8 @@ class _Difference(NamedTuple):
 
     setting: str
     path: str
-    old: Any
-    new: Any
+    old: object
+    new: object
 
     def text(self) -> str:
         """Returns the setting with its old and new value."""
@@ -174,22 +174,23 @@ def require_same_settings(folder: Path, before: Mapping[str, Any] | None, config
             )
 
 
-def _differences(path: str, old: Any, new: Any) -> Iterator[tuple[str, Any, Any]]:
+def _differences(path: str, old: object, new: object) -> Iterator[tuple[str, object, object]]:
     """Yields the path of each difference with its old and new value; of lists of objects only the entries that "
     "differ."""
     if old == new:
         return
-    if not _are_lists_of_objects(old, new):
+    old_objects, new_objects = _list_of_objects(old), _list_of_objects(new)
+    if old_objects is None or new_objects is None or len(old_objects) != len(new_objects):
         yield path, old, new
         return
-    for number, (old_object, new_object) in enumerate(zip(old, new, strict=True)):
+    for number, (old_object, new_object) in enumerate(zip(old_objects, new_objects, strict=True)):
         # In the order of the configuration.
         for entry in {**old_object, **new_object}:
             yield from _differences(f"{path}[{number}].{entry}", old_object.get(entry), new_object.get(entry))
 
 
-def _are_lists_of_objects(old: Any, new: Any) -> bool:
-    """Returns whether both are lists of equal length whose entries are all JSON objects."""
-    if not (isinstance(old, list) and isinstance(new, list) and len(old) == len(new)):
-        return False
-    return all(isinstance(entry, dict) for entry in old + new)
+def _list_of_objects(value: object) -> list[dict[str, object]] | None:
+    """Returns the value if it is a list whose entries are all JSON objects, else None."""
+    if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
+        return None
+    return value

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 
 import torch
 from accelerate import Accelerator
@@ -64,6 +64,9 @@ from bert_repro.utils.files import (
 from bert_repro.utils.process import is_main_process, world_size
 from bert_repro.utils.randomness import Stream, torch_seed
 from bert_repro.utils.readers import first_line, redacted
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 logger = logging.getLogger("bert_repro")
 
@@ -136,7 +139,7 @@ class Run(Generic[C]):
     def finish(
         self,
         model: Any,
-        tokenizer: Any,
+        tokenizer: "PreTrainedTokenizerBase",
         results: Mapping[str, Any],
         *,
         save_model: bool = True,
@@ -186,7 +189,7 @@ class Run(Generic[C]):
             self.accelerator.state.destroy_process_group()
         return complete
 
-    def _publish(self, model: Any, tokenizer: Any, results: RunResults, pooling: str) -> None:
+    def _publish(self, model: Any, tokenizer: "PreTrainedTokenizerBase", results: RunResults, pooling: str) -> None:
         """Writes the published folder."""
         # The adapter's configuration gets what was decided after training: labels, a tuned threshold.
         if (self.output_dir / ADAPTER).is_dir():
