@@ -172,7 +172,12 @@ def marked_text(tokens: Int64Array, labels: Int64Array, tokenizer: "PreTrainedTo
     for place in np.flatnonzero(labels != IGNORE_INDEX):
         target = tokenizer.convert_ids_to_tokens(int(labels[place]))
         pieces[place] = f"{{{pieces[place]} -> {target}}}"
-    return " ".join(pieces).replace(" ##", "")
+
+    # Join the pieces of a word, but keep the ## of predicted ones.
+    text = ""
+    for piece in pieces:
+        text += piece.removeprefix("##") if piece.startswith("##") else f" {piece}"
+    return text.strip()
 
 
 def _corpus_statistics(corpus: PreparedCorpus, max_seq_length: int) -> Statistics:
