@@ -1,12 +1,15 @@
 """results.json: what a run leaves about itself. The classes below are the format."""
 
+import types
 import typing
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 from bert_repro.errors import UserError
 from bert_repro.utils.files import RESULTS, write_json
-from bert_repro.utils.readers import read_json_object
+from bert_repro.utils.readers import read_json_object, shown
+
+_REMEDY = "Name the folder of a finished run, or make the run again."
 
 Metrics = Annotated[dict[str, float], "metric -> value; accuracies and F1 are fractions of 1, losses nats"]
 
@@ -159,7 +162,7 @@ def write_results(folder: Path, results: RunResults) -> None:
 
 
 def read_results(place: str | Path, *, needs: tuple[str, ...] = ()) -> RunResults:
-    """Reads results.json.
+    """Reads results.json and checks the types of its fields.
 
         import bert_repro
 
@@ -171,12 +174,56 @@ def read_results(place: str | Path, *, needs: tuple[str, ...] = ()) -> RunResult
         needs: fields that must be there.
 
     Raises:
-        UserError: it is missing, not JSON, or lacks a field; names file and field.
+        UserError: the file is missing, is not JSON, lacks a field, or has a field of another type.
     """
     path = Path(place) if Path(place).is_file() else Path(place) / RESULTS
-    fix = "name the folder of a finished run, or make the run again"
-    results = typing.cast(RunResults, read_json_object(path, damaged=fix))
+    content = read_json_object(path, damaged=_REMEDY)
     for name in needs:
-        if name not in results:
-            raise UserError(f"{path}: field {name} is missing; {fix}")
-    return results
+        if name not in content:
+            raise UserError(f"{path}: the field {name} is missing. {_REMEDY}")
+    _require_types(content, RunResults, str(path), "")
+    return typing.cast(RunResults, content)
+
+
+def _require_types(content: dict[str, Any], format_class: Any, path: str, prefix: str) -> None:
+    """Refuses fields whose types are not those of a TypedDict. Unknown fields and null are allowed.
+
+    Args:
+        content: the JSON object.
+        format_class: the TypedDict.
+        path: the file, for messages.
+        prefix: where the object is in the file, for messages.
+    """
+    for name, hint in typing.get_type_hints(format_class).items():
+        value = content.get(name)
+        if value is None:
+            continue
+        kind = _json_type(hint)
+        is_number = kind is float and isinstance(value, int)
+        if not isinstance(value, kind) and not is_number:
+            raise UserError(f"{path}: {prefix}{name} is {shown(value)}, not {kind.__name__}. {_REMEDY}")
+        if typing.is_typeddict(hint):
+            _require_types(value, hint, path, f"{prefix}{name}.")
+        elif hint == dict[str, float]:
+            _require_numbers(value, path, f"{prefix}{name}")
+        elif name == "splits":
+            for split, results in value.items():
+                if not isinstance(results, dict):
+                    raise UserError(f"{path}: splits.{split} is {shown(results)}, not an object. {_REMEDY}")
+                _require_types(results, SplitResults, path, f"splits.{split}.")
+
+
+def _json_type(hint: Any) -> type:
+    """Returns the Python type of the JSON values that a type hint allows, apart from None."""
+    is_union = isinstance(hint, types.UnionType)
+    options = typing.get_args(hint) if is_union else (hint,)
+    option = next(option for option in options if option is not type(None))
+    if typing.is_typeddict(option):
+        return dict
+    return typing.cast(type, typing.get_origin(option) or option)
+
+
+def _require_numbers(values: dict[str, Any], path: str, name: str) -> None:
+    for key, value in values.items():
+        if not isinstance(value, int | float):
+            raise UserError(f"{path}: {name}.{shown(key)} is {shown(value)}, not a number. {_REMEDY}")

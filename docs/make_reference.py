@@ -1,4 +1,4 @@
-"""Writes CONFIGURATION.md, reference/api.md and report/claims.md from settings, docstrings and claims: `make docs`."""
+"""Writes the generated pages from settings, docstrings, claims and the table of transformers' flags: `make docs`."""
 
 import inspect
 from dataclasses import fields
@@ -9,6 +9,7 @@ import bert_repro
 from bert_repro import configs
 from bert_repro.configs.base import choices_of
 from bert_repro.configs.presets import PRESETS
+from bert_repro.configs.upstream_flags import UPSTREAM_FLAGS
 from bert_repro.reproduction.claims import claims_page
 
 DOCS = Path(__file__).resolve().parent
@@ -97,7 +98,26 @@ def api_reference() -> str:
     return "\n\n".join(parts) + "\n"
 
 
+UPSTREAM_INTRODUCTION = """# Coming from transformers' scripts
+
+*Generated from `bert_repro/configs/upstream_flags.py`; change that and run `make docs`.*
+
+Flags such as `--model_name_or_path`, `--train_file`, `--learning_rate`, `--num_train_epochs`, `--max_seq_length`,
+`--per_device_train_batch_size`, `--output_dir`, `--seed` and `--push_to_hub` are the same as in run_glue.py, run_mlm.py
+and TrainingArguments. The tables list those that differ. If you type one of them, the message says the same."""
+
+
+def upstream_page() -> str:
+    """Returns the page that names our flags for those of transformers' scripts."""
+    parts = [UPSTREAM_INTRODUCTION]
+    for section, flags in UPSTREAM_FLAGS.items():
+        rows = [(f"`--{flag.name}`", f"`{flag.ours}`" if flag.ours else "", flag.note) for flag in flags]
+        parts += [f"## {section}", table("There", "Here", "What is different", rows)]
+    return "\n\n".join(parts) + "\n"
+
+
 if __name__ == "__main__":
     (DOCS / "CONFIGURATION.md").write_text(configuration_reference(), encoding="utf-8")
     (DOCS / "reference" / "api.md").write_text(api_reference(), encoding="utf-8")
+    (DOCS / "how-to" / "from_transformers.md").write_text(upstream_page(), encoding="utf-8")
     (DOCS / "report" / "claims.md").write_text(claims_page(), encoding="utf-8")

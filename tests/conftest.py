@@ -13,7 +13,8 @@ os.environ["HF_DATASETS_CACHE"] = tempfile.mkdtemp(prefix="bert_repro-tests-")
 
 import random
 import shutil
-from collections.abc import Callable, Sequence
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -144,3 +145,15 @@ def finetuned(world: World, pretrained: Path) -> Path:
     places = [world.glue, "--model_name_or_path", pretrained, "--output_dir", folder]
     assert recipe("run_glue", run, rates, *places) == 0
     return folder
+
+
+@pytest.fixture
+def mount_point(tmp_path: Path) -> Iterator[Path]:
+    """A folder that cannot be renamed: a real tmpfs where this process may mount one."""
+    folder = tmp_path / "mounted"
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "none", str(folder)], capture_output=True, check=False)
+    if mounted.returncode:
+        pytest.skip("this process may not mount a tmpfs")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)

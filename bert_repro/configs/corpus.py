@@ -63,6 +63,13 @@ class TextConfig(Config):
     hub_split: str = setting("train", "Split of a Hub dataset.")
     max_documents: int | None = setting(None, "Stop after this many documents.")
     text_passages_only: bool = setting(True, "Drop headings, lists, tables and debris.")
+    num_proc: int = setting(1, "Processes that read and process the text; the result does not depend on it.")
+    engine: Literal["local", "ray"] = setting(
+        "local", "Where parts of the input are processed: processes of this machine (local), or a Ray cluster (ray)."
+    )
+    ray_address: str | None = setting(
+        None, "With engine ray: host:port of a running cluster; default: Ray on this machine."
+    )
 
     @property
     def text_sources(self) -> tuple[TextSource, ...]:
@@ -72,7 +79,7 @@ class TextConfig(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive(self, "max_documents", "sampling_exponent")
+        require_positive(self, "max_documents", "sampling_exponent", "num_proc")
         require(self.sampling_exponent <= 1, f"--sampling_exponent is {self.sampling_exponent}; it must be at most 1")
         require(not (self.sources and self.input_files), "--input_files and sources are both given; leave one out")
 
@@ -120,17 +127,13 @@ class CorpusConfig(TextConfig):
     """
 
     REQUIRED = ("tokenizer", "output_dir")
+    CHECKS_OUTPUT_DIR = True
 
     tokenizer: str = setting("", "Tokenizer folder, vocab.txt or Hub id.")
     output_dir: str = setting("runs/corpus", "Folder to write the prepared corpus to.")
     overwrite_output_dir: bool = setting(False, "Replace what the output folder holds.")
-    num_proc: int = setting(1, "Processes that split and tokenize; the result does not depend on it.")
     sentence_splitter: Literal["auto", "nupunkt", "sentencex", "lines"] = setting(
         "auto",
         "How sentences are found: nupunkt for English and sentencex for other languages (auto), or each line is one "
         "(lines, as in the original implementation).",
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_positive(self, "num_proc")

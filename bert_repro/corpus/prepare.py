@@ -1,60 +1,52 @@
-"""Raw text -> a prepared corpus, from reading the input to the finished folder. In the order of the data:
+"""Prepares a corpus for pre-training: raw text in, a folder of token ids with sentence and document boundaries out.
 
-    documents.py         files and Hub datasets -> blocks of documents
-    cleaning.py          documents -> text passages
-    sentences.py         passages -> sentences and token ids, in parallel processes, where cleaning works too
-    prepare.py           token ids -> parts, parts -> the corpus
-    prepared_corpus.py   the corpus as pre-training reads it
+The order of events:
 
-The input is cut into parts of about 32 million characters by its order alone, so neither the number of processes nor
-interruptions change what a part holds. While a corpus is prepared its parts are in `<output_dir>.preparing`:
+1. The sources are found, the tokenizer is loaded, and everything that decides the result is collected as settings.
+2. If the output folder contains a corpus with the same settings, nothing is done. Anything else there is refused.
+3. A claim gives the preparation to this process alone, also if several machines share the folder.
+4. The work folder is opened. If it has the same settings, an interrupted preparation continues.
+5. The sources are scanned and a plan is made: which documents are in which part (`plan.py`).
+6. The parts are made, each from the documents that the plan names (`part_files.py`), in several processes.
+7. The sources are compared with what they were at the start. Parts of two versions must not be mixed.
+8. Every part is checked against the plan, and the parts are joined; the manifest is written last (`joining.py`).
+9. The work folder becomes the output folder, unless another run has finished there in the meantime.
 
-    settings.json             what decides the parts
-    part-00000.arrow ...      finished parts, each with its counts in part-00000.json, which is written last
+The work folder is `<output_dir>.preparing`, on the disk of the output folder:
 
-An interrupted preparation continues after its last finished part.
+    settings.json             the settings
+    plan.json  scan/          the plan
+    part-00000.arrow ...      finished parts, each with its counts in part-00000.json
 """
 
 import importlib.metadata
 import logging
 import shutil
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from itertools import groupby
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
-
-from bert_repro.configs import CorpusConfig, require
-from bert_repro.corpus import documents
-from bert_repro.corpus.cleaning import RULES, RULES_VERSION
-from bert_repro.corpus.documents import DuplicateFilter, Source, find_sources, source_identities
-from bert_repro.corpus.prepared_corpus import (
-    FORMAT_VERSION,
-    MANIFEST,
-    Block,
-    PreparedCorpus,
-    manifest_digest,
-    read_manifest,
-)
-from bert_repro.corpus.sentences import TokenizeSettings, sentence_splitter, tokenize_blocks
-from bert_repro.errors import UserError
-from bert_repro.models.loading import load_tokenizer, save_tokenizer, tokenizer_fingerprint
+from bert_repro.configs import CorpusConfig
+from bert_repro.corpus import plan as planning
+from bert_repro.corpus.cleaning import RULES_VERSION
+from bert_repro.corpus.documents import Source, find_sources, source_identities
+from bert_repro.corpus.duplicates import DuplicateFilter
+from bert_repro.corpus.joining import corpus_features, join_parts, planned_parts
+from bert_repro.corpus.language_check import LanguageSigns
+from bert_repro.corpus.part_files import FinishedPart, PartMaker, finished_part
+from bert_repro.corpus.plan import PLAN_FILE, Plan, prepare_plan
+from bert_repro.corpus.prepared_corpus import FORMAT_VERSION, MANIFEST, PreparedCorpus, read_manifest, token_dtype
+from bert_repro.corpus.scanning import SCAN_FOLDER
+from bert_repro.corpus.sentences import TokenizeSettings, sentence_splitter
+from bert_repro.errors import UserError, flag
+from bert_repro.models.loading import load_tokenizer, tokenizer_fingerprint
 from bert_repro.utils import process
-from bert_repro.utils.arrays import row_starts
-from bert_repro.utils.files import (
-    UNFINISHED,
-    atomic_file,
-    create_array,
-    file_digest,
-    lock,
-    replace_folder,
-    unlock,
-    write_json,
-)
-from bert_repro.utils.readers import read_json_object
+from bert_repro.utils.claims import describe_claim, exclusive_claim, holds_claim
+from bert_repro.utils.files import UNFINISHED, followed, lock, replace_folder, scratch_path, unlock, write_json
+from bert_repro.utils.parts import Engine, make_parts
+from bert_repro.utils.readers import read_json_object, shown
+from bert_repro.utils.tokenizer_losses import TokenizerLosses
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -62,326 +54,313 @@ if TYPE_CHECKING:
 logger = logging.getLogger("bert_repro")
 
 SETTINGS_FILE = "settings.json"
-FEW_SENTENCES, FEW_DOCUMENTS = 3, 100  # of a document, of a corpus
+FEW_SENTENCES = 3  # in a document
+FEW_DOCUMENTS = 100  # in a corpus
+
+_DECIDING_SETTINGS = (
+    "text_column", "title_column", "hub_config", "hub_split", "language", "sampling_exponent", "deduplicate",
+    "text_passages_only", "max_documents",
+)  # fmt: skip
 
 
 def prepare_corpus(config: CorpusConfig, texts: Sequence[str] | None = None) -> dict[str, Any]:
-    """Prepares a corpus in `config.output_dir`, or finds it there already prepared with the same settings.
+    """Prepares a corpus in `config.output_dir`, or returns the one that is already there with the same settings.
 
-    Started again with the same settings after an interruption, it continues.
+    If it is called again with the same settings after an interruption, it continues.
 
     Args:
         config: all settings.
-        texts: documents in memory, in place of `input_files`.
+        texts: documents in memory, instead of `input_files`.
 
     Returns:
         The manifest of the corpus: settings, sources, counts (documents, sentences, tokens, words, bytes, lines dropped
         by each rule), versions.
 
     Raises:
-        UserError: bad input, no text, or an output folder with something else in it.
+        UserError: bad input, no text, or an output folder that contains something else.
+        ProcessKilledError: a worker process was killed repeatedly.
 
     Source: paper 3.1 (text passages only, document-level corpus); the steps in between are ours.
     """
+    # Everything that can be wrong with the settings is found before any work.
     sources = find_sources(config, texts)
     for language in {source.options.language for source in sources}:
         sentence_splitter(config.sentence_splitter, language)
-    duplicates = DuplicateFilter(config.deduplicate)
-    tokenizer = load_tokenizer(config.tokenizer)
-    if (added := len(tokenizer) - tokenizer.backend_tokenizer.get_vocab_size(with_added_tokens=False)) > 0:
-        raise UserError(
-            f"--tokenizer {config.tokenizer}: {added} tokens were added with add_tokens, which match inside words; "
-            f"extend its vocabulary with train_tokenizer --extend {config.tokenizer}"
-        )
+    DuplicateFilter(config.deduplicate)
+    tokenizer = _load_tokenizer(config.tokenizer)
     settings = _settings(config, sources, tokenizer)
-    output_dir = Path(config.output_dir)
-    if (finished := _finished(output_dir, settings, config.overwrite_output_dir)) is not None:
+
+    output_dir = followed(Path(config.output_dir))
+    manifest = _finished_corpus(output_dir, settings, config.overwrite_output_dir)
+    if manifest is not None:
         logger.info("Corpus %s is already prepared with these settings: nothing to do.", output_dir)
-        return finished
-    folder = output_dir.with_name(output_dir.name + ".preparing")
-    folder.mkdir(parents=True, exist_ok=True)
-    require(lock(folder), f"{folder}: another process is preparing it; wait for it or choose another --output_dir")
-    try:
-        _open_folder(folder, settings, config.overwrite_output_dir)
-        _write_parts(config, sources, duplicates, tokenizer, folder, settings)
-        _join_parts(config, folder, duplicates, tokenizer, settings)
-        replace_folder(folder, output_dir)
-    finally:
-        unlock(folder)
-    for name in _only_while_preparing(output_dir):
-        name.unlink()
+        return manifest
+
+    claim = scratch_path(output_dir, "claim")
+    with exclusive_claim(claim, str(config.output_dir), setting="output_dir"):
+        # Another process may have finished before this one got the claim.
+        manifest = _finished_corpus(output_dir, settings, config.overwrite_output_dir)
+        if manifest is not None:
+            return manifest
+        present = _state_of(output_dir)
+        preparation = _Preparation(config, tuple(sources), tokenizer, settings, scratch_path(output_dir, "preparing"))
+        parts = preparation.run()
+        _require_unchanged(output_dir, present, claim)
+        replace_folder(preparation.folder, output_dir, last=(MANIFEST,))
+
     manifest = read_manifest(output_dir)
-    _log_counts(manifest, output_dir)
+    _report(manifest, output_dir)
+    _report_losses(parts, manifest, config.tokenizer)
     return manifest
 
 
+def _load_tokenizer(name: str) -> "PreTrainedTokenizerFast":
+    """Loads the tokenizer and refuses one whose tokens would match inside other words."""
+    tokenizer = load_tokenizer(name)
+    num_added = len(tokenizer) - tokenizer.backend_tokenizer.get_vocab_size(with_added_tokens=False)
+    if num_added > 0:
+        raise UserError(
+            f"{flag('tokenizer', name)}: {num_added} tokens were added with add_tokens, so they match inside other "
+            f"words. Extend its vocabulary with train_tokenizer {flag('extend', name)} instead.",
+            setting="tokenizer",
+        )
+    return tokenizer
+
+
+# --- Settings and the output folder -----------------------------------------------------------------------------------
+
+
 def _settings(config: CorpusConfig, sources: list[Source], tokenizer: "PreTrainedTokenizerFast") -> dict[str, Any]:
-    """Returns all that decides what the parts hold; equal settings make equal parts."""
-    is_english = {source.options.language for source in sources} == {"en"}
-    is_nupunkt = config.sentence_splitter == "nupunkt" or (config.sentence_splitter == "auto" and is_english)
-    asked = (
-        "text_column", "title_column", "hub_config", "hub_split", "language", "sampling_exponent", "deduplicate",
-        "text_passages_only", "max_documents",
-    )  # fmt: skip
+    """Returns everything that decides what the parts contain; equal settings make equal parts."""
+    languages = {source.options.language for source in sources}
+    splitter = config.sentence_splitter
+    if splitter == "auto" and languages == {"en"}:
+        splitter = "nupunkt"
+    splitter_version = None
+    if splitter != "lines":
+        splitter_version = importlib.metadata.version("nupunkt" if splitter == "nupunkt" else "sentencex")
     return {
         "format_version": FORMAT_VERSION,
         "sources": source_identities(sources),
         "sources_with": [vars(options) for options in config.sources] or None,
         "tokenizer_fingerprint": tokenizer_fingerprint(tokenizer),
-        **{name: getattr(config, name) for name in asked},
+        **{name: getattr(config, name) for name in _DECIDING_SETTINGS},
         "rules_version": RULES_VERSION,
-        "sentence_splitter": "nupunkt" if is_nupunkt else config.sentence_splitter,
-        "sentence_splitter_version": None
-        if config.sentence_splitter == "lines"
-        else importlib.metadata.version("nupunkt" if is_nupunkt else "sentencex"),
-        "part_characters": documents.PART_CHARACTERS,
+        "sentence_splitter": splitter,
+        "sentence_splitter_version": splitter_version,
+        "part_characters": planning.PART_CHARACTERS,
     }
 
 
-def _finished(output_dir: Path, settings: dict[str, Any], overwrite: bool) -> dict[str, Any] | None:
-    """Returns the manifest of a corpus that is there already, None where one is to be prepared."""
+def _finished_corpus(output_dir: Path, settings: dict[str, Any], overwrite: bool) -> dict[str, Any] | None:
+    """Returns the manifest of a corpus that is already there, or None if one must be prepared."""
     if process.is_free_folder(output_dir):
         return None
     if not (output_dir / MANIFEST).is_file():
-        raise UserError(f"--output_dir {output_dir} exists and is not a prepared corpus; choose another folder")
+        raise UserError(
+            f"{flag('output_dir', output_dir)} exists and is not a prepared corpus. Choose another folder.",
+            setting="output_dir",
+        )
     if overwrite:
         return None
     _require_equal(settings, read_manifest(output_dir)["settings"], output_dir)
     return PreparedCorpus.load(output_dir).manifest
 
 
-def _require_equal(settings: dict[str, Any], found: dict[str, Any], folder: Path) -> None:
-    for name in {**settings, **found}:
-        value = settings.get(name)
-        if found.get(name) != value:
-            is_input = name in ("sources", "sources_with")
-            what = "from other input" if is_input else f"with {name} {found.get(name)}, not {value}"
-            raise UserError(f"{folder} was prepared {what}; choose another --output_dir or give --overwrite_output_dir")
-
-
-def _open_folder(folder: Path, settings: dict[str, Any], overwrite: bool) -> None:
-    """Accepts the folder of an interrupted preparation, or empties it for a new one."""
-    if (folder / SETTINGS_FILE).is_file():
-        found = read_json_object(folder / SETTINGS_FILE)
-        if found == settings:
-            return
-        if not overwrite:
-            _require_equal(settings, found, folder)
-        for path in folder.iterdir():
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-    elif any(folder.iterdir()):
-        raise UserError(f"{folder} is not a corpus in preparation; remove it or choose another --output_dir")
-    write_json(folder / SETTINGS_FILE, settings)
-
-
-def _write_parts(
-    config: CorpusConfig,
-    sources: list[Source],
-    duplicates: DuplicateFilter,
-    tokenizer: "PreTrainedTokenizerFast",
-    folder: Path,
-    settings: dict[str, Any],
-) -> None:
-    """Writes the unfinished parts.
-
-    Raises:
-        UserError: a file of the input has changed meanwhile.
-    """
-    done = {number for number, _ in _finished_parts(folder)}
-    if done:
-        logger.info("Continuing %s: finished parts: %d.", folder, len(done))
-    wanted = ((part, block) for part, block in documents.read_blocks(config, sources, duplicates) if part not in done)
-    json = tokenizer.backend_tokenizer.to_str()
-    tokenizing = TokenizeSettings(json, config.text_passages_only, config.sentence_splitter)
-    blocks = tokenize_blocks(wanted, tokenizing, config.num_proc)
-    for number, of_part in groupby(blocks, key=lambda pair: pair[0]):
-        _write_part(folder, number, [block for _, block in of_part])
-    if source_identities(sources) != settings["sources"]:
+def _require_equal(settings: dict[str, Any], earlier: dict[str, Any], folder: Path) -> None:
+    """Refuses to continue a preparation that was started with other settings."""
+    for name in {**settings, **earlier}:
+        value, earlier_value = settings.get(name), earlier.get(name)
+        if earlier_value == value:
+            continue
+        if name in ("sources", "sources_with"):
+            difference = "from other input"
+        else:
+            difference = f"with {name} {shown(earlier_value)}, not {shown(value)}"
         raise UserError(
-            "an input file has changed while it was prepared, so parts of two versions would be mixed; prepare it "
-            "again with --overwrite_output_dir"
+            f"{folder} was prepared {difference}. Choose another {flag('output_dir')}, or add "
+            f"{flag('overwrite_output_dir')}.",
+            setting="output_dir",
         )
 
 
-def _write_part(folder: Path, number: int, blocks: list[Block]) -> None:
-    import pyarrow as pa
-
-    tokens = np.concatenate([block.tokens for block in blocks])
-    sentence_lengths = np.concatenate([block.sentence_lengths for block in blocks])
-    document_sentences = np.concatenate([block.document_sentences for block in blocks])
-    keys = np.concatenate([block.document_keys for block in blocks])
-    sentence_offsets = row_starts(document_sentences)
-    token_offsets = row_starts(sentence_lengths)[sentence_offsets]
-    batch = pa.record_batch(
-        [
-            pa.ListArray.from_arrays(pa.array(token_offsets, pa.int32()), pa.array(tokens)),
-            pa.ListArray.from_arrays(pa.array(sentence_offsets, pa.int32()), pa.array(sentence_lengths)),
-            pa.array(keys),
-        ],
-        schema=_features(tokens.dtype).arrow_schema,
-    )
-    name = f"part-{number:05d}.arrow"
-    with atomic_file(folder / name, binary=True) as file, pa.ipc.new_stream(file, batch.schema) as writer:
-        writer.write_batch(batch)
-    counts: Counter[str] = Counter()
-    for block in blocks:
-        counts.update(block.counts)
-    part = {
-        "file": name,
-        "sha256": file_digest(folder / name),
-        "token_dtype": str(tokens.dtype),
-        "counts": counts,
-    }
-    write_json(folder / f"part-{number:05d}.json", part)
+def _state_of(output_dir: Path) -> str | None:
+    """Returns what identifies the corpus in the output folder, which may be replaced at the end; None if it is free."""
+    if process.is_free_folder(output_dir):
+        return None
+    return str(read_json_object(output_dir / MANIFEST).get("manifest_sha256"))
 
 
-def _finished_parts(folder: Path) -> list[tuple[int, dict[str, Any]]]:
-    """Returns number and counts of each finished part; one whose file has changed since is not finished."""
-    found = []
-    for path in sorted(folder.glob("part-*.json")):
-        part = read_json_object(path)
-        file = folder / part["file"]
-        if file.is_file() and file_digest(file) == part["sha256"]:
-            found.append((int(path.stem.removeprefix("part-")), part))
-    return found
+def _require_unchanged(output_dir: Path, present: str | None, claim: Path) -> None:
+    """Refuses to replace a corpus that another run has finished in the meantime."""
+    if not holds_claim(claim):
+        raise UserError(
+            f"Another process has taken over the preparation of {output_dir}. {describe_claim(claim)}",
+            setting="output_dir",
+        )
+    if process.is_free_folder(output_dir):
+        return
+    if not (output_dir / MANIFEST).is_file() or _state_of(output_dir) != present:
+        raise UserError(
+            f"Another run has written to {flag('output_dir', output_dir)} in the meantime. Its files are kept. "
+            "Choose another folder.",
+            setting="output_dir",
+        )
 
 
-def _join_parts(
-    config: CorpusConfig,
-    folder: Path,
-    duplicates: DuplicateFilter,
-    tokenizer: "PreTrainedTokenizerFast",
-    settings: dict[str, Any],
-) -> None:
-    """Makes one corpus of the finished parts of a folder: index arrays, tokenizer, `datasets` files, last the manifest.
+# --- Preparation ------------------------------------------------------------------------------------------------------
 
-    Raises:
-        UserError: no part holds a document; the folder is removed.
+
+@dataclass(frozen=True)
+class _Preparation:
+    """One preparation in its work folder.
+
+    Args:
+        config: all settings.
+        sources: from `find_sources`.
+        tokenizer: makes the tokens.
+        settings: what decides the result.
+        folder: the work folder.
     """
-    parts = [part for _, part in _finished_parts(folder)]
-    counts: Counter[str] = Counter()
-    for part in parts:
-        counts.update(part["counts"])
-    counts.update(duplicates.counts)
-    if not counts["documents"]:
-        shutil.rmtree(folder)
-        dropped = f"; none of {counts['documents_read']} documents is kept; --text_passages_only false keeps all lines"
-        names = ", ".join(source[0] for source in settings["sources"])
-        raise UserError(f"the corpus is empty: no text in {names}{dropped if counts['documents_read'] else ''}")
-    _write_index(folder, parts)
-    _write_datasets_files(folder, parts)
-    save_tokenizer(tokenizer, folder / "tokenizer")
-    manifest = {
-        "format_version": FORMAT_VERSION,
-        "tokenizer_fingerprint": settings["tokenizer_fingerprint"],
-        "vocab_size": len(tokenizer),
-        "token_dtype": parts[0]["token_dtype"],
-        "special_ids": {name: getattr(tokenizer, f"{name}_token_id") for name in ("pad", "unk", "cls", "sep", "mask")},
-        "counts": {
-            name: value for name, value in sorted(counts.items()) if not name.startswith(("dropped_", "source_"))
-        },
-        "sources": [
-            {
-                "input": options.input,
-                "documents": counts[f"source_{number}_documents"],
-                "tokens": counts[f"source_{number}_tokens"],
-                "share": round(counts[f"source_{number}_tokens"] / counts["tokens"], 4),
-            }
-            for number, options in enumerate(config.text_sources)
-        ],
-        "dropped_lines": {rule: counts[f"dropped_{rule}"] for rule in RULES},
-        "settings": settings,
-        "versions": {
-            name: importlib.metadata.version(name) for name in ("nupunkt", "tokenizers", "transformers", "pyarrow")
-        },
-        "parts": parts,
-    }
-    left_out = [folder / MANIFEST, *_only_while_preparing(folder)]
-    files = sorted(path for path in folder.rglob("*") if path.is_file() and path not in left_out)
-    digests = {part["file"]: part["sha256"] for part in parts}
-    manifest["sha256"] = {
-        path.relative_to(folder).as_posix(): digests.get(path.name) or file_digest(path) for path in files
-    }
-    manifest["manifest_sha256"] = manifest_digest(manifest)
-    write_json(folder / MANIFEST, manifest)
+
+    config: CorpusConfig
+    sources: tuple[Source, ...]
+    tokenizer: "PreTrainedTokenizerFast"
+    settings: dict[str, Any]
+    folder: Path
+
+    def run(self) -> list[FinishedPart]:
+        """Leaves a finished corpus in the work folder: steps 4 to 8 of the module's docstring. Returns its parts."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        # The claim is enough. The lock also stops versions of this package that know only locks.
+        if not lock(self.folder):
+            raise UserError(
+                f"Another process is preparing {self.folder}. Wait for it, or choose another {flag('output_dir')}.",
+                setting="output_dir",
+            )
+        try:
+            self._open_folder()
+            engine = Engine(self.config.engine, self.config.num_proc, self.config.ray_address)
+            plan = prepare_plan(self.config, self.sources, self.folder, engine)
+            self._make_parts(plan, engine)
+            self._require_same_input()
+            self._remove_foreign_parts(plan)
+            finished = planned_parts(self.folder, plan)
+            join_parts(self.config, self.folder, finished, plan, self.tokenizer, self.settings)
+            _remove_work_files(self.folder)
+            return finished
+        finally:
+            unlock(self.folder)
+
+    def _open_folder(self) -> None:
+        """Accepts the folder of an interrupted preparation, or empties it for a new one."""
+        settings_file = self.folder / SETTINGS_FILE
+        if settings_file.is_file():
+            earlier = read_json_object(settings_file)
+            if earlier == self.settings:
+                logger.info("Continuing %s.", self.folder)
+                return
+            if not self.config.overwrite_output_dir:
+                _require_equal(self.settings, earlier, self.folder)
+            for path in self.folder.iterdir():
+                _remove(path)
+        elif any(self.folder.iterdir()):
+            raise UserError(
+                f"{self.folder} is not a corpus in preparation. Remove it, or choose another {flag('output_dir')}.",
+                setting="output_dir",
+            )
+        write_json(settings_file, self.settings)
+
+    def _make_parts(self, plan: Plan, engine: Engine) -> None:
+        settings = TokenizeSettings(
+            self.tokenizer.backend_tokenizer.to_str(), self.config.text_passages_only, self.config.sentence_splitter
+        )
+        schema = corpus_features(token_dtype(len(self.tokenizer))).arrow_schema.serialize().to_pybytes()
+        make_parts(
+            plan.parts,
+            PartMaker(self.folder.absolute(), plan.digest, plan.passes, self.sources, settings, schema),
+            is_done=lambda part: finished_part(self.folder, part, plan.digest) is not None,
+            engine=engine,
+            weights=[part.characters for part in plan.parts],
+            label="preparing",
+        )
+
+    def _require_same_input(self) -> None:
+        if source_identities(list(self.sources)) != self.settings["sources"]:
+            raise UserError(
+                "An input file changed while the corpus was prepared, so parts of two versions would be mixed. "
+                f"Start again with {flag('overwrite_output_dir')}.",
+                setting="input_files",
+            )
+
+    def _remove_foreign_parts(self, plan: Plan) -> None:
+        """Removes part files that are not in the plan, which another program may have left."""
+        planned = {f"part-{part.number:05d}" for part in plan.parts}
+        for path in self.folder.glob("part-*"):
+            if path.stem not in planned:
+                _remove(path)
 
 
-def _only_while_preparing(folder: Path) -> list[Path]:
-    return [*folder.glob("part-*.json"), *folder.glob(SETTINGS_FILE), *folder.glob(f"{UNFINISHED[0]}*")]
+def _remove_work_files(folder: Path) -> None:
+    """Removes what is only needed while a corpus is prepared, so that a finished corpus never contains it."""
+    work_files = [*folder.glob("part-*.json"), folder / SETTINGS_FILE, folder / PLAN_FILE, folder / SCAN_FOLDER]
+    work_files += folder.glob(f"{UNFINISHED[0]}*")
+    for path in work_files:
+        _remove(path)
 
 
-def _write_index(folder: Path, parts: list[dict[str, Any]]) -> None:
-    """Writes the index arrays through memory maps, part by part, so that memory stays flat."""
-    documents = sum(part["counts"]["documents"] for part in parts)
-    sentences = sum(part["counts"]["sentences"] for part in parts)
-    document_starts = create_array(folder / "document_starts.npy", np.int64, documents + 1)
-    sentence_starts = create_array(folder / "sentence_starts.npy", np.int64, sentences + 1)
-    document_sentences = create_array(folder / "document_sentences.npy", np.int64, documents + 1)
-    keys = create_array(folder / "document_keys.npy", np.uint64, documents)
-    document = sentence = token = 0
-    for lengths, counts, part_keys in _read_parts(folder, parts):
-        starts = token + row_starts(lengths)
-        sentence_offsets = row_starts(counts)
-        sentence_starts[sentence : sentence + len(starts)] = starts
-        document_starts[document : document + len(counts) + 1] = starts[sentence_offsets]
-        document_sentences[document : document + len(counts) + 1] = sentence + sentence_offsets
-        keys[document : document + len(counts)] = part_keys
-        document, sentence, token = document + len(counts), sentence + len(lengths), int(starts[-1])
-    for array in (document_starts, sentence_starts, document_sentences, keys):
-        array.flush()
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
-def _read_parts(
-    folder: Path, parts: list[dict[str, Any]]
-) -> Iterator[tuple[npt.NDArray[np.int32], npt.NDArray[np.int64], npt.NDArray[np.uint64]]]:
-    """Yields (sentence lengths, sentences of each document, keys) of each part."""
-    import pyarrow as pa
-
-    for part in parts:
-        with pa.memory_map(str(folder / part["file"])) as file, pa.ipc.open_stream(file) as reader:
-            batch = reader.read_next_batch()
-            lengths = batch.column("sentence_lengths")
-            counts = np.diff(lengths.offsets.to_numpy()).astype(np.int64)
-            yield lengths.values.to_numpy(), counts, batch.column("key").to_numpy()
+# --- Report -----------------------------------------------------------------------------------------------------------
 
 
-def _write_datasets_files(folder: Path, parts: list[dict[str, Any]]) -> None:
-    """Writes the two files with which `datasets.load_from_disk` opens the folder without a copy of the parts."""
-    from datasets import DatasetInfo
-
-    DatasetInfo(features=_features(np.dtype(parts[0]["token_dtype"]))).write_to_directory(str(folder))
-    state: dict[str, Any] = {
-        "_data_files": [{"filename": part["file"]} for part in parts],
-        "_fingerprint": "bert_repro_corpus",
-        "_format_columns": None,
-        "_format_kwargs": {},
-        "_format_type": None,
-        "_output_all_columns": False,
-        "_split": None,
-    }
-    write_json(folder / "state.json", state)
-
-
-def _features(dtype: np.dtype[Any]) -> Any:
-    from datasets import Features, Sequence, Value
-
-    return Features(
-        {"input_ids": Sequence(Value(str(dtype))), "sentence_lengths": Sequence(Value("int32")), "key": Value("uint64")}
-    )
-
-
-def _log_counts(manifest: dict[str, Any], output_dir: Path) -> None:
+def _report(manifest: dict[str, Any], output_dir: Path) -> None:
+    """Logs what was kept and dropped, and warns of a corpus that pre-training can do little with."""
     counts, dropped = manifest["counts"], manifest["dropped_lines"]
-    numbers = ", ".join(f"{counts[name]} {name}" for name in ("sentences", "tokens", "words"))
-    rules = ", ".join(f"{rule} {lines}" for rule, lines in dropped.items() if lines) or "none"
-    text = "Corpus %s: %d of %d documents, %s; lines dropped (--text_passages_only false keeps all): %s."
+    rules = [f"{rule} {lines}" for rule, lines in dropped.items() if lines]
+    # A corpus that lost most of its documents is a warning.
     report = logger.info if 2 * counts["documents"] >= counts["documents_read"] else logger.warning
-    report(text, output_dir, counts["documents"], counts["documents_read"], numbers, rules)
+    report(
+        "Corpus %s: %d of %d documents, %d sentences, %d tokens, %d words; lines dropped (%s keeps all): %s.",
+        output_dir,
+        counts["documents"],
+        counts["documents_read"],
+        counts["sentences"],
+        counts["tokens"],
+        counts["words"],
+        flag("text_passages_only", False),
+        ", ".join(rules) or "none",
+    )
     if counts["documents"] < FEW_DOCUMENTS:
-        logger.warning("Only %d documents, some to be held out: in .txt a blank line ends one.", counts["documents"])
+        logger.warning(
+            "Only %d documents, and pre-training holds some of them out. In .txt a blank line ends a document.",
+            counts["documents"],
+        )
     if counts["sentences"] < FEW_SENTENCES * counts["documents"]:
         logger.warning(
-            "Documents have %.1f sentences on average, few for next sentence prediction: give longer texts (in .txt a "
-            "blank line ends a document), or keep all lines with --text_passages_only false.",
+            "Documents have %.1f sentences on average, which is few for next sentence prediction. Use longer texts "
+            "(in .txt a blank line ends a document), or keep all lines with %s.",
             counts["sentences"] / counts["documents"],
+            flag("text_passages_only", False),
         )
+
+
+def _report_losses(parts: Sequence[FinishedPart], manifest: dict[str, Any], tokenizer: str) -> None:
+    """Warns if the tokenizer loses much of the text, or if the text does not look like its language."""
+    losses, language = TokenizerLosses(), LanguageSigns()
+    for part in parts:
+        losses += TokenizerLosses(**part["losses"])
+        language.add(LanguageSigns(**part["language"]))
+    messages = losses.messages(
+        unknown_remedy=f"Train a vocabulary on this text with train_tokenizer, with a higher {flag('limit_alphabet')} "
+        f"for scripts with many characters, or choose another {flag('tokenizer')} than {tokenizer}.",
+        marks_remedy=f"To keep them, train a vocabulary with train_tokenizer {flag('strip_accents', False)} or "
+        f"{flag('lowercase', False)}.",
+    )
+    for message in [*messages, *language.messages(manifest["counts"])]:
+        logger.warning(message)

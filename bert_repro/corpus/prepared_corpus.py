@@ -14,7 +14,6 @@ The folder is a `datasets` folder (`load_from_disk` opens it, one row per docume
 D documents, N sentences. A part is one Arrow record batch, so its tokens are one array that needs no copy.
 """
 
-from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -22,73 +21,111 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from bert_repro.errors import UserError
+from bert_repro.errors import UserError, flag
 from bert_repro.utils.arrays import Int64Array
+from bert_repro.utils.files import MANIFEST as MANIFEST
 from bert_repro.utils.files import file_digest, json_digest
 from bert_repro.utils.process import is_local_main_process
-from bert_repro.utils.randomness import Stream, draw, fraction
-from bert_repro.utils.readers import read_json_object
+from bert_repro.utils.randomness import Stream, UInt64Array, draw, fraction
+from bert_repro.utils.readers import read_json_object, shown
 
 FORMAT_VERSION = 1
-MANIFEST = "manifest.json"
 INDEX_ARRAYS = ("document_starts", "sentence_starts", "document_sentences", "document_keys")
-
-# Names the draws that choose held-out documents among all other draws of the package.
+TOKEN_TYPES = ("uint16", "int32")
 
 TokenArray = npt.NDArray[np.uint16] | npt.NDArray[np.int32]
 
+_PREPARE_AGAIN = "Prepare the corpus again."
+# The entries of a manifest and their types. A manifest can come from another machine.
+_ENTRIES: dict[str, type] = {
+    "format_version": int,
+    "tokenizer_fingerprint": str,
+    "vocab_size": int,
+    "token_dtype": str,
+    "special_ids": dict,
+    "counts": dict,
+    "sources": list,
+    "dropped_lines": dict,
+    "settings": dict,
+    "versions": dict,
+    "parts": list,
+    "sha256": dict,
+}
+_LARGEST_VOCABULARY = 1 << 31  # ids are stored as int32
+
 
 def token_dtype(vocab_size: int) -> npt.DTypeLike:
-    """Returns the smallest type for token ids: uint16 when the vocabulary fits, else int32."""
+    """Returns the smallest type for token ids: uint16 if the vocabulary fits, else int32."""
     return np.uint16 if vocab_size <= 1 << 16 else np.int32
 
 
+# --- Manifest ---------------------------------------------------------------------------------------------------------
+
+
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Returns the manifest of a prepared corpus.
+    """Returns the manifest of a prepared corpus, with all entries and types checked.
 
     Raises:
-        UserError: the folder holds none, or one of another format version.
+        UserError: the folder has no manifest, or one that is damaged, of another version or refers to other folders.
     """
     path = folder / MANIFEST
     if not path.is_file():
-        raise UserError(f"{folder}: not a prepared corpus ({MANIFEST} is missing); run prepare_corpus first")
-    manifest = read_json_object(path, damaged="prepare the corpus again")
-    if manifest.get("manifest_sha256") != manifest_digest(manifest) or manifest["format_version"] != FORMAT_VERSION:
-        raise UserError(f"{path}: is damaged or of another version; prepare the corpus again")
+        raise UserError(f"{folder} is not a prepared corpus: {MANIFEST} is missing. Run prepare_corpus first.")
+    manifest = read_json_object(path, damaged=_PREPARE_AGAIN)
+    if manifest.get("manifest_sha256") != manifest_digest(manifest):
+        raise UserError(f"{path} is damaged: it does not match its own SHA-256. {_PREPARE_AGAIN}")
+    if manifest.get("format_version") != FORMAT_VERSION:
+        raise UserError(
+            f"{path} has the format version {shown(manifest.get('format_version'))}, not {FORMAT_VERSION}. "
+            f"{_PREPARE_AGAIN}"
+        )
+    _check_entries(manifest, path)
     return manifest
 
 
+def _check_entries(manifest: dict[str, Any], path: Path) -> None:
+    """Refuses a manifest whose entries have other types, or whose files are outside its folder."""
+    for name, kind in _ENTRIES.items():
+        value = manifest.get(name)
+        if not isinstance(value, kind) or isinstance(value, bool):
+            raise UserError(f"{path}: {name} is {shown(value)}, not {kind.__name__}. {_PREPARE_AGAIN}")
+    if not 0 < manifest["vocab_size"] < _LARGEST_VOCABULARY:
+        raise UserError(f"{path}: vocab_size is {shown(manifest['vocab_size'])}. {_PREPARE_AGAIN}")
+    if manifest["token_dtype"] not in TOKEN_TYPES:
+        raise UserError(f"{path}: token_dtype is {shown(manifest['token_dtype'])}. {_PREPARE_AGAIN}")
+
+    _check_file_names(manifest, path)
+
+
+def _check_file_names(manifest: dict[str, Any], path: Path) -> None:
+    """Refuses files outside the folder of the corpus and parts without a checksum."""
+    file_names = list(manifest["sha256"])
+    for part in manifest["parts"]:
+        if not isinstance(part, dict) or not isinstance(part.get("sha256"), str):
+            raise UserError(f"{path}: the entry of a part is {shown(part)}. {_PREPARE_AGAIN}")
+        file_names.append(part.get("file"))
+    for name in file_names:
+        if not isinstance(name, str) or Path(name).is_absolute() or ".." in Path(name).parts:
+            raise UserError(f"{path}: {shown(name)} is not a file in the folder of the corpus. {_PREPARE_AGAIN}")
+        if name not in manifest["sha256"]:
+            raise UserError(f"{path}: there is no SHA-256 of {shown(name)}. {_PREPARE_AGAIN}")
+
+
 def manifest_digest(manifest: dict[str, Any]) -> str:
-    """Returns the SHA-256 of all entries of a manifest but that of this digest."""
+    """Returns the SHA-256 of all entries of a manifest except this digest itself."""
     return json_digest({name: value for name, value in manifest.items() if name != "manifest_sha256"})
 
 
-@dataclass(frozen=True)
-class Block:
-    """Tokenized documents, D of them with N sentences and T tokens.
-
-    Args:
-        tokens: [T] token ids.
-        sentence_lengths: int32 [N], in tokens, none of them 0.
-        document_sentences: int32 [D], sentences of each document.
-        document_keys: uint64 [D], hash of each document's sentences.
-        counts: what was read, kept and dropped; see the manifest.
-    """
-
-    tokens: TokenArray
-    sentence_lengths: npt.NDArray[np.int32]
-    document_sentences: npt.NDArray[np.int32]
-    document_keys: npt.NDArray[np.uint64]
-    counts: Counter[str]
+# --- Corpus -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass
 class PreparedCorpus:
-    """A prepared corpus. Cheap to open and to pickle: a copy in another process maps the same files again.
+    """A prepared corpus. It is cheap to open and to pickle: a copy in another process maps the same files again.
 
     Args:
         folder: its folder.
-        manifest: as read from `manifest.json`.
+        manifest: the content of `manifest.json`.
         document_starts: int64 [D+1], in tokens.
         sentence_starts: int64 [N+1], in tokens.
         document_sentences: int64 [D+1], in sentences.
@@ -100,22 +137,24 @@ class PreparedCorpus:
     document_starts: Int64Array
     sentence_starts: Int64Array
     document_sentences: Int64Array
-    document_keys: npt.NDArray[np.uint64]
+    document_keys: UInt64Array
     _part_starts: Int64Array = field(repr=False)
     _parts: list[TokenArray] = field(repr=False)
 
     @classmethod
     def load(cls, folder: str | Path) -> "PreparedCorpus":
-        """Opens a prepared corpus and compares all its files with the digests of its manifest, once on each machine.
+        """Opens a prepared corpus and compares all its files with its manifest, once on each machine.
 
         Raises:
-            UserError: the folder is not a prepared corpus, or a file is missing or unlike the manifest.
+            UserError: the folder is not a prepared corpus, or a file is missing or does not match the manifest.
         """
         folder = Path(folder)
         if is_local_main_process():
             for name, digest in read_manifest(folder)["sha256"].items():
                 if not (folder / name).is_file() or file_digest(folder / name) != digest:
-                    raise UserError(f"corpus {folder} is damaged: {name} is missing or has changed; prepare it again")
+                    raise UserError(
+                        f"The corpus {folder} is damaged: {name} is missing or has changed. {_PREPARE_AGAIN}"
+                    )
         return cls._open(folder)
 
     @classmethod
@@ -153,7 +192,7 @@ class PreparedCorpus:
             lengths: [n] tokens of each slice. A slice must not leave its document.
 
         Returns:
-            [sum of lengths] token ids, in the type they are stored in.
+            [sum of lengths] token ids, in the type in which they are stored.
         """
         starts, lengths = np.asarray(starts, dtype=np.int64), np.asarray(lengths, dtype=np.int64)
         if not len(starts):
@@ -162,6 +201,7 @@ class PreparedCorpus:
         begins = starts - self._part_starts[part]
         ends = begins + lengths
         parts = self._parts
+        # Plain integers index faster than numpy's; this line copies every token that pre-training reads.
         triples = zip(part.tolist(), begins.tolist(), ends.tolist(), strict=True)
         return np.concatenate([parts[number][begin:end] for number, begin, end in triples])
 
@@ -174,31 +214,35 @@ class PreparedCorpus:
         return counts
 
     def split(self, heldout_fraction: float, *, at_least: int = 1) -> tuple[Int64Array, Int64Array]:
-        """Divides the documents into training and held-out ones, by their text alone.
+        """Divides the documents into training and held-out documents by their text alone.
 
-        A document's side depends on the hash of its text and the fraction: copies of a text are never on both sides,
-        and other documents, their order, or the tokenizer change nothing. When chance holds out too few, those with the
-        lowest draws are.
+        The side of a document depends on the hash of its text and on the fraction. Copies of a text are therefore never
+        on both sides, and other documents, their order or the tokenizer change nothing. If chance holds out too few
+        documents, those with the lowest draws are held out.
 
         Args:
             heldout_fraction: share of documents to hold out, between 0 and 1.
             at_least: documents that each side needs; next sentence prediction draws from two.
 
         Returns:
-            Ids of training documents and of held-out documents, ascending.
+            Ids of the training documents and of the held-out documents, ascending.
 
         Raises:
             UserError: one side has too few documents.
         """
         draws = fraction(draw(Stream.HELDOUT_DOCUMENTS, np.asarray(self.document_keys)))
-        lowest = np.partition(draws, min(at_least, len(draws)) - 1)[: min(at_least, len(draws))]
-        heldout = (draws < heldout_fraction) | (draws <= lowest.max())
-        if (~heldout).sum() < at_least or heldout.sum() < at_least:
+        fewest = min(at_least, len(draws))
+        lowest_draws = np.partition(draws, fewest - 1)[:fewest]
+        is_heldout = (draws < heldout_fraction) | (draws <= lowest_draws.max())
+        training, heldout = np.flatnonzero(~is_heldout), np.flatnonzero(is_heldout)
+        if len(training) < at_least or len(heldout) < at_least:
             raise UserError(
-                f"corpus {self.folder} has {self.num_documents} document(s), too few to hold some out with"
-                f" heldout_fraction={heldout_fraction} (each side needs {at_least}); give more, different documents"
+                f"The corpus {self.folder} has {self.num_documents} document(s), too few to hold some out with "
+                f"{flag('heldout_fraction', heldout_fraction)}: training and held-out data need at least {at_least} "
+                "each. Add more, different documents.",
+                setting="heldout_fraction",
             )
-        return np.flatnonzero(~heldout), np.flatnonzero(heldout)
+        return training, heldout
 
 
 def _map_tokens(path: Path) -> TokenArray:

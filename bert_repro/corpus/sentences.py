@@ -1,15 +1,9 @@
-"""Blocks of documents -> sentences and token ids, in parallel processes, in which the documents are cleaned too."""
+"""Cleans documents, splits them into sentences and turns the sentences into token ids."""
 
-import multiprocessing
-import os
-import signal
-import threading
-from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from itertools import chain
 from typing import Any, cast
 
 import numpy as np
@@ -17,14 +11,22 @@ import numpy.typing as npt
 
 from bert_repro.corpus.cleaning import clean
 from bert_repro.corpus.documents import Document
-from bert_repro.corpus.prepared_corpus import Block, TokenArray, token_dtype
-from bert_repro.errors import UserError
+from bert_repro.corpus.language_check import LanguageSigns
+from bert_repro.corpus.prepared_corpus import TokenArray, token_dtype
+from bert_repro.errors import UserError, flag
+from bert_repro.utils.randomness import UInt64Array
+from bert_repro.utils.tokenizer_losses import TokenizerLosses, count_marks, strips_accents
 
-SENTENCES_PER_BATCH, BLOCKS_PER_PROCESS = 1000, 3
-# Those with rules or tests of their own in sentencex, which takes other codes for English without a word.
+SENTENCES_PER_BATCH = 1000
+SAMPLE_EVERY = 10
+"""Letters and common words are counted in every tenth document, which takes little time and is exact enough."""
 SENTENCEX_LANGUAGES = frozenset(
     "am ar bg bn ca da de el en es fi fr gu he hi hy it ja kk kn ml mr my nl pa pl pt ru sk ta te uk ur zh".split()
 )
+"""Languages that have rules or tests of their own in sentencex. It treats any other code as English without a word."""
+
+Splitter = Callable[[str], Sequence[str]]
+"""Cuts a paragraph into sentences."""
 
 
 @dataclass(frozen=True)
@@ -33,13 +35,36 @@ class TokenizeSettings:
 
     Args:
         tokenizer_json: the state of a `tokenizers.Tokenizer`.
-        text_passages_only: drop what is not running text (cleaning.py); else each line is a paragraph.
+        text_passages_only: drop what is not running text (`cleaning.py`); otherwise each line is a paragraph.
         sentence_splitter: as in `CorpusConfig`.
     """
 
     tokenizer_json: str
     text_passages_only: bool
     sentence_splitter: str
+
+
+@dataclass(frozen=True)
+class Block:
+    """Tokenized documents, D of them with N sentences and T tokens.
+
+    Args:
+        tokens: [T] token ids.
+        sentence_lengths: int32 [N], in tokens, none of them 0.
+        document_sentences: int32 [D], sentences of each document.
+        document_keys: uint64 [D], hash of each document's sentences.
+        counts: what was read, kept and dropped; see the manifest.
+        losses: what the tokenizer loses of the text.
+        language: signs of whether the text is in its language.
+    """
+
+    tokens: TokenArray
+    sentence_lengths: npt.NDArray[np.int32]
+    document_sentences: npt.NDArray[np.int32]
+    document_keys: UInt64Array
+    counts: Counter[str]
+    losses: TokenizerLosses
+    language: LanguageSigns
 
 
 class BlockTokenizer:
@@ -52,67 +77,101 @@ class BlockTokenizer:
     def __init__(self, settings: TokenizeSettings) -> None:
         from tokenizers import Tokenizer
 
-        self._passages_only = settings.text_passages_only
+        self._settings = settings
         self._tokenizer = Tokenizer.from_str(settings.tokenizer_json)
-        # A saved tokenizer may cut or pad, and "[SEP]" written in a text is text, as in the original implementation.
+        # A saved tokenizer may be set to truncate or pad.
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
+        # "[SEP]" written in a text is ordinary text, as in the original implementation.
         self._tokenizer.encode_special_tokens = True
         self._dtype = token_dtype(self._tokenizer.get_vocab_size())
-        self._splitting = settings.sentence_splitter
+        self._unknown_id = self._tokenizer.token_to_id("[UNK]")
+        self._strips_accents = strips_accents(self._tokenizer.normalizer)
         self._splitters: dict[str, Splitter] = {}
 
     def __call__(self, documents: Sequence[Document]) -> Block:
-        """Tokenizes documents. A sentence without tokens and a document without sentences is dropped."""
+        """Tokenizes documents. Sentences without tokens and documents without sentences are dropped."""
         counts: Counter[str] = Counter()
         sentences: list[str] = []
         document_ends: list[int] = []
         for document in documents:
-            paragraphs = clean(document, counts, passages_only=self._passages_only, unwrap=self._splitting != "lines")
-            if document.language not in self._splitters:
-                self._splitters[document.language] = sentence_splitter(self._splitting, document.language)
-            sentences += chain.from_iterable(map(self._splitters[document.language], paragraphs))
+            sentences += self._sentences(document, counts)
             document_ends.append(len(sentences))
         tokens, lengths = self._tokenize(sentences)
+
+        # Keep the documents that have at least one token, and count them by their source.
         document_sentences: list[int] = []
         keys: list[int] = []
         begin = 0
         for document, end in zip(documents, document_ends, strict=True):
-            if kept := int(np.count_nonzero(lengths[begin:end])):
-                document_sentences.append(kept)
+            num_sentences = int(np.count_nonzero(lengths[begin:end]))
+            if num_sentences:
+                document_sentences.append(num_sentences)
                 keys.append(_text_key(sentences[begin:end]))
                 counts[f"source_{document.origin}_documents"] += 1
                 counts[f"source_{document.origin}_tokens"] += int(lengths[begin:end].sum())
             begin = end
         counts.update(documents=len(keys), sentences=sum(document_sentences), tokens=len(tokens))
+        losses, language = self._signs(documents)
+        losses += TokenizerLosses(tokens=len(tokens), unknown_tokens=int((tokens == self._unknown_id).sum()))
         return Block(
             tokens=tokens,
             sentence_lengths=lengths[lengths > 0],
             document_sentences=np.array(document_sentences, dtype=np.int32),
             document_keys=np.array(keys, dtype=np.uint64),
             counts=counts,
+            losses=losses,
+            language=language,
         )
 
+    def _signs(self, documents: Sequence[Document]) -> tuple[TokenizerLosses, LanguageSigns]:
+        """Counts letters with marks, and common words, in a sample of documents."""
+        losses, language = TokenizerLosses(), LanguageSigns()
+        for document in documents[::SAMPLE_EVERY]:
+            losses += count_marks(document.text, self._strips_accents)
+            language.count(document.language, document.text)
+        return losses, language
+
+    def _sentences(self, document: Document, counts: Counter[str]) -> list[str]:
+        """Returns the sentences of a document and adds what was read and dropped to `counts`."""
+        if document.language not in self._splitters:
+            splitter = sentence_splitter(self._settings.sentence_splitter, document.language)
+            self._splitters[document.language] = splitter
+        paragraphs = clean(
+            document,
+            counts,
+            passages_only=self._settings.text_passages_only,
+            unwrap=self._settings.sentence_splitter != "lines",
+        )
+        sentences: list[str] = []
+        for paragraph in paragraphs:
+            sentences += self._splitters[document.language](paragraph)
+        return sentences
+
     def _tokenize(self, sentences: list[str]) -> tuple[TokenArray, npt.NDArray[np.int32]]:
+        """Returns the token ids of all sentences, and the number of tokens of each sentence."""
         ids: list[npt.NDArray[Any]] = [np.empty(0, dtype=self._dtype)]
         lengths: list[int] = []
         for start in range(0, len(sentences), SENTENCES_PER_BATCH):
             batch = sentences[start : start + SENTENCES_PER_BATCH]
-            encodings = self._tokenizer.encode_batch_fast(batch, add_special_tokens=False)
-            pieces = [encoding.ids for encoding in encodings]
-            lengths += map(len, pieces)
-            ids.append(np.fromiter((piece for sentence in pieces for piece in sentence), dtype=self._dtype))
+            batch_ids: list[int] = []
+            for encoding in self._tokenizer.encode_batch_fast(batch, add_special_tokens=False):
+                sentence_ids = encoding.ids
+                lengths.append(len(sentence_ids))
+                batch_ids += sentence_ids
+            ids.append(np.array(batch_ids, dtype=self._dtype))
         return np.concatenate(ids), np.array(lengths, dtype=np.int32)
 
 
-Splitter = Callable[[str], Sequence[str]]
-
-
 def sentence_splitter(name: str, language: str) -> Splitter:
-    """Returns what cuts a paragraph of a language into sentences.
+    """Returns the function that cuts a paragraph of a language into sentences.
+
+    Args:
+        name: as in `CorpusConfig.sentence_splitter`.
+        language: code of the language.
 
     Raises:
-        UserError: there are no rules for the language, or the package with them is not installed.
+        UserError: there are no rules for the language, or the package that has them is not installed.
     """
     if name == "lines":
         return lambda paragraph: [paragraph]
@@ -120,80 +179,31 @@ def sentence_splitter(name: str, language: str) -> Splitter:
         import nupunkt
 
         return cast(Splitter, nupunkt.load("default").tokenize)
+
     if language not in SENTENCEX_LANGUAGES:
         raise UserError(
-            f"--language {language}: there are no rules for its sentences; use the code of a language that is written "
-            f"like it ({' '.join(sorted(SENTENCEX_LANGUAGES))}), or --sentence_splitter lines with a sentence on each "
-            "line"
+            f"{flag('language', language)}: there are no rules for the sentences of this language. Use the code of a "
+            f"language that is written like it ({' '.join(sorted(SENTENCEX_LANGUAGES))}), or "
+            f"{flag('sentence_splitter', 'lines')} and text with one sentence per line.",
+            setting="language",
         )
     try:
         import sentencex
     except ImportError:
         raise UserError(
-            f"--language {language}: the package sentencex is not installed; run: pip install sentencex"
+            f"{flag('language', language)} requires the package sentencex. Run: pip install sentencex",
+            setting="language",
         ) from None
-    return lambda paragraph: [sentence for part in sentencex.segment(language, paragraph) if (sentence := part.strip())]
 
+    def split(paragraph: str) -> list[str]:
+        sentences = (sentence.strip() for sentence in sentencex.segment(language, paragraph))
+        return [sentence for sentence in sentences if sentence]
 
-def tokenize_blocks(
-    blocks: Iterator[tuple[int, list[Document]]], settings: TokenizeSettings, num_proc: int
-) -> Iterator[tuple[int, Block]]:
-    """Tokenizes blocks of documents; the result and its order are the same for any number of processes.
-
-    Args:
-        blocks: (label, documents). Read only as far ahead as the processes need.
-        settings: what decides the tokens.
-        num_proc: worker processes; with 1 the work is done in this process.
-
-    Yields:
-        (label, block) in the order of `blocks`.
-    """
-    if num_proc == 1:
-        tokenizer = BlockTokenizer(settings)
-        yield from ((label, tokenizer(documents)) for label, documents in blocks)
-        return
-    pending: deque[tuple[int, Future[Block]]] = deque()
-    # Workers start from a fresh interpreter: a fork would copy the threads' locks of libraries already in use.
-    context = multiprocessing.get_context("spawn")
-    executor = ProcessPoolExecutor(num_proc, mp_context=context, initializer=_start_worker, initargs=(settings,))
-    try:
-        for label, documents in blocks:
-            pending.append((label, executor.submit(_tokenize_in_worker, documents)))
-            if len(pending) >= BLOCKS_PER_PROCESS * num_proc:
-                label, future = pending.popleft()
-                yield label, future.result()
-        while pending:
-            label, future = pending.popleft()
-            yield label, future.result()
-    finally:
-        executor.shutdown(cancel_futures=True)
-
-
-_worker_tokenizer: BlockTokenizer | None = None
-
-
-def _start_worker(settings: TokenizeSettings) -> None:
-    global _worker_tokenizer
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
-    threading.Thread(target=_exit_with_parent, daemon=True).start()
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    _worker_tokenizer = BlockTokenizer(settings)
-
-
-def _exit_with_parent() -> None:
-    """Ends a worker whose parent was killed; it would wait for work for ever."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
-
-
-def _tokenize_in_worker(documents: list[Document]) -> Block:
-    assert _worker_tokenizer is not None
-    return _worker_tokenizer(documents)
+    return split
 
 
 def _text_key(sentences: list[str]) -> int:
+    """Returns a 64-bit hash of a document's sentences."""
     digest = blake2b(digest_size=8)
     for sentence in sentences:
         digest.update(sentence.encode("utf-8"))

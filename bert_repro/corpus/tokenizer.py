@@ -1,20 +1,28 @@
-"""Trains WordPiece tokenizers. The `tokenizers` library does the work; `models/loading` loads and saves them.
+"""Trains WordPiece vocabularies. The `tokenizers` library does the work; `models/loading.py` loads and saves them.
 
-Text -> tokens, as in BERT: control characters removed, spaces around CJK characters, lowercased and accents stripped
-(uncased only), split at whitespace and punctuation, then the greedy longest match, inner pieces marked `##`.
+From text to tokens, as in BERT: control characters are removed, CJK characters get spaces around them, the text is
+lowercased and loses its accents (uncased models only) and is split at whitespace and punctuation. Each word then
+becomes the longest matching pieces from left to right; pieces inside a word begin with `##`.
+
+The text is counted in parts, in several processes; the sum of the counts, and therefore the vocabulary, does not depend
+on their number.
 """
 
 import json
 import logging
+import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bert_repro.configs import TokenizerConfig, require
+from bert_repro.configs import TokenizerConfig
 from bert_repro.corpus.cleaning import passages
-from bert_repro.corpus.documents import find_sources, read_all
-from bert_repro.errors import UserError
+from bert_repro.corpus.documents import Document, Source, find_sources
+from bert_repro.corpus.plan import Part, prepare_plan, read_all, read_part
+from bert_repro.corpus.sentences import SAMPLE_EVERY
+from bert_repro.errors import UserError, flag
 from bert_repro.models.loading import (
     MAX_INPUT_CHARS_PER_WORD,
     SPECIAL_TOKENS,
@@ -22,6 +30,11 @@ from bert_repro.models.loading import (
     load_tokenizer,
     save_tokenizer,
 )
+from bert_repro.utils.claims import exclusive_claim
+from bert_repro.utils.files import scratch_path, write_json
+from bert_repro.utils.parts import Engine, make_parts
+from bert_repro.utils.readers import read_json_object
+from bert_repro.utils.tokenizer_losses import TokenizerLosses, count_marks
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -29,9 +42,20 @@ if TYPE_CHECKING:
 logger = logging.getLogger("bert_repro")
 
 LIMIT_ALPHABET = 1000
-MIN_FREQUENCY = 2  # of a pair of pieces that is merged
+MIN_FREQUENCY = 2
+"""How often a pair of pieces must occur to be merged into a longer piece."""
+WORDS_TO_CHECK = 200_000
+"""The commonest words, which are tokenized to see how many become [UNK]."""
 _REPEATS_PER_TEXT = 1000
-_SHORT = "too short for running text (--text_passages_only false keeps all lines)"
+
+
+@dataclass(frozen=True)
+class Normalization:
+    """How text is changed before it is split into words. The arguments are those of `train_wordpiece`."""
+
+    lowercase: bool = True
+    strip_accents: bool | None = None
+    handle_chinese_chars: bool = True
 
 
 def train_tokenizer(config: TokenizerConfig, texts: Sequence[str] | None = None) -> "PreTrainedTokenizerFast":
@@ -39,63 +63,26 @@ def train_tokenizer(config: TokenizerConfig, texts: Sequence[str] | None = None)
 
     Args:
         config: all settings.
-        texts: documents in memory, in place of `input_files`.
+        texts: documents in memory, instead of `input_files`.
 
     Raises:
         UserError: bad input, or no text.
     """
+    sources = find_sources(config, texts)
+    normalization = Normalization(config.lowercase, config.strip_accents, config.handle_chinese_chars)
     if config.extend:
-        tokenizer = extend_vocabulary(load_tokenizer(config.extend), _texts(config, texts), config.new_tokens)
+        tokenizer = extend_vocabulary(load_tokenizer(config.extend), _texts(config, sources), config.new_tokens)
     else:
-        tokenizer = train_wordpiece(
-            _texts(config, texts),
-            vocab_size=config.vocab_size,
-            lowercase=config.lowercase,
-            strip_accents=config.strip_accents,
-            handle_chinese_chars=config.handle_chinese_chars,
-            limit_alphabet=config.limit_alphabet,
-        )
+        if config.max_words is None:
+            counted = _count_words_in_parts(config, sources, normalization)
+        else:
+            # Only the beginning of the input is read, so it is not worth a plan.
+            counted = _count_sampled(_texts(config, sources), normalization)
+        tokenizer = train_on_words(counted.words, normalization, config.vocab_size, config.limit_alphabet)
+        _report_losses(tokenizer, counted, config)
     save_tokenizer(tokenizer, Path(config.output_dir))
     tokenizer.name_or_path = config.output_dir
     logger.info("Tokenizer with %d entries saved in %s.", len(tokenizer), config.output_dir)
-    return tokenizer
-
-
-def extend_vocabulary(
-    tokenizer: "PreTrainedTokenizerFast", texts: Iterable[str], new_tokens: int
-) -> "PreTrainedTokenizerFast":
-    """Appends words of a text to a WordPiece vocabulary: those of which it would save most pieces.
-
-    They become entries of the vocabulary itself. Tokens of `add_tokens` would match inside other words, and vocab.txt
-    would give them other ids.
-
-    Args:
-        tokenizer: of a checkpoint; it is changed.
-        texts: read once.
-        new_tokens: most words to append.
-
-    Raises:
-        UserError: no word of the texts has more than one piece.
-    """
-    from tokenizers import models
-
-    backend = tokenizer.backend_tokenizer
-    words: Counter[str] = Counter()
-    for text in texts:
-        words.update(word for word, _ in backend.pre_tokenizer.pre_tokenize_str(backend.normalizer.normalize_str(text)))
-    saved = {}
-    for word, count in words.items():
-        pieces = tokenizer.tokenize(word) if count > 1 else []
-        if len(pieces) > 1 and tokenizer.unk_token not in pieces:
-            saved[word] = count * (len(pieces) - 1)
-    require(saved, "no word of the texts that comes twice has more than one piece: there is nothing to append")
-    best = sorted(saved, key=lambda word: (-saved[word], word))[:new_tokens]
-    state = json.loads(backend.to_str())["model"]
-    vocab = {**state["vocab"], **{word: len(state["vocab"]) + number for number, word in enumerate(best)}}
-    limit = state["max_input_chars_per_word"]
-    backend.model = models.WordPiece(vocab, unk_token=state["unk_token"], max_input_chars_per_word=limit)
-    before, after = sum(saved[word] for word in words if word in saved), sum(saved[word] for word in best)
-    logger.info("%d words appended: they save %.0f%% of the pieces beyond one a word", len(best), 100 * after / before)
     return tokenizer
 
 
@@ -118,12 +105,13 @@ def train_wordpiece(
         print(tokenizer.tokenize("a second text"))
 
     Args:
-        texts: read once. Memory grows with the number of different words only.
-        vocab_size: entries, special tokens included. Fewer come out, with a warning, when the texts have no more.
-        lowercase: an uncased vocabulary.
+        texts: read once. Memory grows only with the number of different words.
+        vocab_size: entries, special tokens included. If the texts are too short for so many, the vocabulary is smaller
+            and a warning is shown.
+        lowercase: train an uncased vocabulary.
         strip_accents: None follows `lowercase`, as BERT does.
-        handle_chinese_chars: each CJK character a word of its own.
-        limit_alphabet: the most frequent characters that get entries; words with others lose those characters in
+        handle_chinese_chars: make each CJK character a word of its own.
+        limit_alphabet: how many of the most frequent characters get entries. Words with other characters lose these in
             training and become `[UNK]` in use. Raise it for languages with many characters.
 
     Raises:
@@ -131,71 +119,208 @@ def train_wordpiece(
 
     Source: paper 3 (WordPiece, about 30,000 tokens); its trainer was never published, this one is the library's.
     """
+    normalization = Normalization(lowercase, strip_accents, handle_chinese_chars)
+    return train_on_words(count_words(texts, normalization), normalization, vocab_size, limit_alphabet)
+
+
+# --- Counting words ---------------------------------------------------------------------------------------------------
+
+
+def count_words(
+    texts: Iterable[str], normalization: Normalization, losses: TokenizerLosses | None = None
+) -> Counter[str]:
+    """Returns how often each word occurs in texts, after normalization.
+
+    Args:
+        texts: read once.
+        normalization: how text is changed before it is split.
+        losses: words that are too long for a tokenizer are added to it; they become [UNK] in use.
+    """
+    from tokenizers import normalizers, pre_tokenizers
+
+    normalizer = normalizers.BertNormalizer(
+        clean_text=True,
+        handle_chinese_chars=normalization.handle_chinese_chars,
+        strip_accents=normalization.strip_accents,
+        lowercase=normalization.lowercase,
+    )
+    chunks: Counter[str] = Counter()
+    for text in texts:
+        chunks.update(normalizer.normalize_str(text).split())
+
+    # Splitting at punctuation is slow, so each different chunk is split once.
+    splitter = pre_tokenizers.BertPreTokenizer()
+    words: Counter[str] = Counter()
+    for chunk, count in chunks.items():
+        for word, _ in splitter.pre_tokenize_str(chunk):
+            if len(word) <= MAX_INPUT_CHARS_PER_WORD:
+                words[word] += count
+            elif losses is not None:
+                losses += TokenizerLosses(tokens=count, unknown_tokens=count)
+    return words
+
+
+@dataclass
+class _CountedText:
+    """The words of a text, and what normalization removes from a sample of it."""
+
+    words: Counter[str]
+    losses: TokenizerLosses
+
+
+def _count_sampled(texts: Iterable[str], normalization: Normalization) -> _CountedText:
+    """Counts words, and letters with accents or vowel signs in every tenth text."""
+    removes_marks = normalization.lowercase if normalization.strip_accents is None else normalization.strip_accents
+    losses = TokenizerLosses()
+
+    def sampled() -> Iterator[str]:
+        nonlocal losses
+        for number, text in enumerate(texts):
+            if number % SAMPLE_EVERY == 0:
+                losses += count_marks(text, removes_marks)
+            yield text
+
+    words = count_words(sampled(), normalization, losses)
+    return _CountedText(words, losses)
+
+
+def _count_words_in_parts(
+    config: TokenizerConfig, sources: Sequence[Source], normalization: Normalization
+) -> _CountedText:
+    """Counts the words of all sources in parts. Their counts are in `<output_dir>.counting` until they are summed."""
+    work_folder = scratch_path(Path(config.output_dir), "counting")
+    with exclusive_claim(scratch_path(Path(config.output_dir), "claim"), config.output_dir, setting="output_dir"):
+        shutil.rmtree(work_folder, ignore_errors=True)
+        work_folder.mkdir(parents=True)
+        try:
+            engine = Engine(config.engine, config.num_proc, config.ray_address)
+            plan = prepare_plan(config, sources, work_folder, engine)
+            counter = _PartCounter(
+                work_folder.absolute(), plan.passes, tuple(sources), normalization, config.text_passages_only
+            )
+            make_parts(
+                plan.parts,
+                counter,
+                is_done=lambda part: _counts_path(work_folder, part).is_file(),
+                engine=engine,
+                weights=[part.characters for part in plan.parts],
+                label="counting words",
+            )
+            words: Counter[str] = Counter()
+            losses = TokenizerLosses()
+            for part in plan.parts:
+                content = read_json_object(_counts_path(work_folder, part))
+                words.update(content["words"])
+                losses += TokenizerLosses(**content["losses"])
+            return _CountedText(words, losses)
+        finally:
+            shutil.rmtree(work_folder, ignore_errors=True)
+
+
+def _counts_path(folder: Path, part: Part) -> Path:
+    return folder / f"words-{part.number:05d}.json"
+
+
+@dataclass(frozen=True)
+class _PartCounter:
+    """Counts the words of a part and writes them. It is sent to worker processes, so its folder is absolute."""
+
+    folder: Path
+    passes: tuple[float, ...]
+    sources: tuple[Source, ...]
+    normalization: Normalization
+    text_passages_only: bool
+
+    def __call__(self, part: Part) -> None:
+        documents = read_part(part, self.passes, self.sources, self.folder)
+        counted = _count_sampled(_texts_of(documents, self.text_passages_only), self.normalization)
+        content = {"words": counted.words, "losses": asdict(counted.losses)}
+        write_json(_counts_path(self.folder, part), content)
+
+
+def _texts(config: TokenizerConfig, sources: Sequence[Source]) -> Iterator[str]:
+    """Yields the text of all sources, up to `max_words`."""
+    num_words = 0
+    for text in _texts_of(read_all(config, sources), config.text_passages_only):
+        yield text
+        num_words += len(text.split())
+        if config.max_words is not None and num_words >= config.max_words:
+            return
+
+
+def _texts_of(documents: Iterable[Document], text_passages_only: bool) -> Iterator[str]:
+    for document in documents:
+        if text_passages_only:
+            yield from passages(document.text, document.title)
+        else:
+            yield document.text
+
+
+# --- Training ---------------------------------------------------------------------------------------------------------
+
+
+def train_on_words(
+    words: Counter[str], normalization: Normalization, vocab_size: int, limit_alphabet: int
+) -> "PreTrainedTokenizerFast":
+    """Trains a WordPiece vocabulary on counted words; see `train_wordpiece`.
+
+    Args:
+        words: how often each word occurs, from `count_words`.
+        normalization: the one that the words were counted with.
+        vocab_size: entries, special tokens included.
+        limit_alphabet: how many characters get entries.
+
+    Raises:
+        UserError: there are no words, or the vocabulary is too small for the characters.
+    """
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-    words = _count_words(texts, lowercase, strip_accents, handle_chinese_chars)
-    require(words, f"no words to train a vocabulary on: the texts are empty or {_SHORT}")
-    alphabet, inner = _alphabet(words, limit_alphabet)
-    fixed = [*SPECIAL_TOKENS, *alphabet, *inner]
-    if vocab_size < len(fixed):
+    too_short = f"too short for running text ({flag('text_passages_only', False)} keeps all lines)"
+    if not words:
+        raise UserError(f"There are no words to train a vocabulary on: the texts are empty or {too_short}.")
+    alphabet, inner_pieces = _alphabet(words, limit_alphabet)
+    fixed_entries = [*SPECIAL_TOKENS, *alphabet, *inner_pieces]
+    if vocab_size < len(fixed_entries):
         raise UserError(
-            f"vocab_size={vocab_size} is too small: the special tokens and {len(alphabet)} characters take {len(fixed)}"
-            " entries; raise vocab_size or lower limit_alphabet"
+            f"{flag('vocab_size', vocab_size)} is too small: the special tokens and {len(alphabet)} characters take "
+            f"{len(fixed_entries)} entries. Raise {flag('vocab_size')} or lower {flag('limit_alphabet')}.",
+            setting="vocab_size",
         )
-    # Left to itself the trainer numbers inner characters in the order of a hash map that is salted in each process, and
-    # later ties follow those numbers. Given as special tokens they are numbered by us.
+
+    # The trainer would number inner characters in the order of a hash map that differs in each process, and later ties
+    # follow those numbers. As special tokens they get the numbers that we give them.
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocab_size,
         min_frequency=MIN_FREQUENCY,
         show_progress=False,
-        special_tokens=fixed,
+        special_tokens=fixed_entries,
         limit_alphabet=len(alphabet),
         initial_alphabet=alphabet,
     )
     backend = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    # The trainer takes no counts: each word comes as often as it was counted.
-    repeated = (
-        " ".join([word] * min(_REPEATS_PER_TEXT, count - start))
-        for word, count in words.items()
-        for start in range(0, count, _REPEATS_PER_TEXT)
-    )
-    backend.train_from_iterator(repeated, trainer)
+    backend.train_from_iterator(_repeated(words), trainer)
     vocab = backend.get_vocab()
     if len(vocab) < vocab_size:
-        logger.warning("The texts gave %d entries, not %d; they are few, or %s", len(vocab), vocab_size, _SHORT)
-    return build_tokenizer(vocab, lowercase, strip_accents=strip_accents, handle_chinese_chars=handle_chinese_chars)
-
-
-def _texts(config: TokenizerConfig, texts: Sequence[str] | None) -> Iterator[str]:
-    words = 0
-    for document in read_all(config, find_sources(config, texts)):
-        kept = passages(document.text, document.title) if config.text_passages_only else [document.text]
-        for text in kept:
-            yield text
-            words += len(text.split())
-            if config.max_words is not None and words >= config.max_words:
-                return
-
-
-def _count_words(
-    texts: Iterable[str], lowercase: bool, strip_accents: bool | None, handle_chinese_chars: bool
-) -> Counter[str]:
-    from tokenizers import normalizers, pre_tokenizers
-
-    normalizer = normalizers.BertNormalizer(
-        clean_text=True, handle_chinese_chars=handle_chinese_chars, strip_accents=strip_accents, lowercase=lowercase
+        logger.warning(
+            "The texts gave a vocabulary of %d entries, not %d. There are few of them, or they are %s.",
+            len(vocab),
+            vocab_size,
+            too_short,
+        )
+    return build_tokenizer(
+        vocab,
+        normalization.lowercase,
+        strip_accents=normalization.strip_accents,
+        handle_chinese_chars=normalization.handle_chinese_chars,
     )
-    chunks: Counter[str] = Counter()
-    for text in texts:
-        chunks.update(normalizer.normalize_str(text).split())
-    splitter = pre_tokenizers.BertPreTokenizer()
-    words: Counter[str] = Counter()
-    for chunk, count in chunks.items():
-        for word, _ in splitter.pre_tokenize_str(chunk):
-            if len(word) <= MAX_INPUT_CHARS_PER_WORD:  # longer ones become [UNK]
-                words[word] += count
-    return words
+
+
+def _repeated(words: Counter[str]) -> Iterator[str]:
+    """Yields texts that contain each word as often as it was counted, because the trainer does not accept counts."""
+    for word, count in words.items():
+        for start in range(0, count, _REPEATS_PER_TEXT):
+            yield " ".join([word] * min(_REPEATS_PER_TEXT, count - start))
 
 
 def _alphabet(words: Counter[str], limit: int) -> tuple[list[str], list[str]]:
@@ -204,7 +329,105 @@ def _alphabet(words: Counter[str], limit: int) -> tuple[list[str], list[str]]:
     for word, count in words.items():
         for character in word:
             counts[character] += count
-    alphabet = set(sorted(counts, key=lambda character: (-counts[character], character))[:limit])
-    # The trainer skips characters outside the alphabet, so the first one kept opens the word.
-    inner = {character for word in words for character in [c for c in word if c in alphabet][1:]}
+    by_frequency = sorted(counts, key=lambda character: (-counts[character], character))
+    alphabet = set(by_frequency[:limit])
+
+    inner: set[str] = set()
+    for word in words:
+        # The trainer skips characters outside the alphabet, so the first of the others begins the word.
+        characters = [character for character in word if character in alphabet]
+        inner.update(characters[1:])
     return sorted(alphabet), [f"##{character}" for character in sorted(inner)]
+
+
+def _report_losses(tokenizer: "PreTrainedTokenizerFast", counted: _CountedText, config: TokenizerConfig) -> None:
+    """Warns if many words become [UNK], or if many letters lose their accents or vowel signs."""
+    words = [word for word, _ in counted.words.most_common(WORDS_TO_CHECK)]
+    characters: set[str] = set()
+    unknown_id = tokenizer.unk_token_id
+    losses = counted.losses
+    num_long_words = losses.unknown_tokens
+    encodings = tokenizer.backend_tokenizer.encode_batch_fast(words, add_special_tokens=False)
+    for word, encoding in zip(words, encodings, strict=True):
+        characters.update(word)
+        losses.tokens += counted.words[word] * len(encoding.ids)
+        losses.unknown_tokens += counted.words[word] * encoding.ids.count(unknown_id)
+    unknown_remedy = (
+        f"The text has {len(characters)} different characters, and {flag('limit_alphabet')} is "
+        f"{config.limit_alphabet}. Raise it, and {flag('vocab_size')} if necessary."
+    )
+    if 2 * num_long_words > losses.unknown_tokens:
+        unknown_remedy = (
+            f"Most of them are words of more than {MAX_INPUT_CHARS_PER_WORD} characters. In a script without spaces, "
+            "separate the words with spaces first."
+        )
+    messages = losses.messages(
+        unknown_remedy=unknown_remedy,
+        marks_remedy=f"To keep them, add {flag('strip_accents', False)}, or {flag('lowercase', False)} for a cased "
+        "vocabulary.",
+    )
+    for message in messages:
+        logger.warning(message)
+
+
+# --- Extending --------------------------------------------------------------------------------------------------------
+
+
+def extend_vocabulary(
+    tokenizer: "PreTrainedTokenizerFast", texts: Iterable[str], new_tokens: int
+) -> "PreTrainedTokenizerFast":
+    """Appends the words of a text that would save most pieces to a WordPiece vocabulary.
+
+    They become entries of the vocabulary itself. Tokens of `add_tokens` would match inside other words, and a vocab.txt
+    would give them other ids.
+
+    Args:
+        tokenizer: of a checkpoint; it is changed.
+        texts: read once.
+        new_tokens: how many words to append at most.
+
+    Raises:
+        UserError: no word of the texts has more than one piece.
+    """
+    from tokenizers import models
+
+    backend = tokenizer.backend_tokenizer
+    words: Counter[str] = Counter()
+    for text in texts:
+        normalized = backend.normalizer.normalize_str(text)
+        words.update(word for word, _ in backend.pre_tokenizer.pre_tokenize_str(normalized))
+
+    saved_pieces = _saved_pieces(tokenizer, words)
+    if not saved_pieces:
+        raise UserError(
+            "There is nothing to append to the vocabulary: no word that occurs twice in the texts has more than one "
+            "piece."
+        )
+    new_words = sorted(saved_pieces, key=lambda word: (-saved_pieces[word], word))[:new_tokens]
+
+    state = json.loads(backend.to_str())["model"]
+    vocab = dict(state["vocab"])
+    for word in new_words:
+        vocab[word] = len(vocab)
+    backend.model = models.WordPiece(
+        vocab, unk_token=state["unk_token"], max_input_chars_per_word=state["max_input_chars_per_word"]
+    )
+    saved = sum(saved_pieces[word] for word in new_words)
+    logger.info(
+        "%d words appended. They save %.0f%% of the pieces beyond one per word.",
+        len(new_words),
+        100 * saved / sum(saved_pieces.values()),
+    )
+    return tokenizer
+
+
+def _saved_pieces(tokenizer: "PreTrainedTokenizerFast", words: Counter[str]) -> dict[str, int]:
+    """Returns for each repeated word of several pieces how many pieces an entry of its own would save."""
+    saved = {}
+    for word, count in words.items():
+        if count < 2:
+            continue
+        pieces = tokenizer.tokenize(word)
+        if len(pieces) > 1 and tokenizer.unk_token not in pieces:
+            saved[word] = count * (len(pieces) - 1)
+    return saved

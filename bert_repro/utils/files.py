@@ -1,13 +1,18 @@
-"""Files and folders of a run: their names, the one way to write them, and locks.
+"""Files and folders of a run: their names, the one way to write them, locks and checksums.
 
-A file is written next to its place, flushed to disk, then renamed. A reader sees the old file or the new one, never a
-part, whatever interrupts the writing. Nothing unfinished stays: an error removes it at once, and what a killed process
-left is removed by the next one that writes the same file. A disk that is full or read-only ends in one `UserError` that
-names the file, whichever library noticed it.
+**Writing.** A file is written under a temporary name next to its place, flushed to disk and then renamed. A reader sees
+the old file or the new one, never a part of it, whatever interrupts the writing. An error removes the temporary file at
+once. What a killed process left behind is removed by the next process that writes the same file. A full or read-only
+disk ends in one `UserError` that names the file, whichever library noticed it.
 
-A lock is the system's own (`flock`) on the folder itself, so it leaves no file in what is later published and ends with
-its process, however that ends. The `filelock` library keeps a file of its own in or next to the folder, which a killed
-process leaves behind, and which every listing of a run's folder would have to know.
+**Paths that are not plain files.** One rule for everything that is written:
+
+- A symbolic link is followed: the file or folder that it points to is replaced, the link stays.
+- A device, a pipe or a standard stream (`/dev/null`, `/dev/stdout`) receives the bytes and is never replaced.
+- A mount point cannot be renamed. New content is written inside it and takes the place of the old content there.
+
+**Locks** are the kernel's own (`flock`) on the folder itself. They leave no file in what is later published and end
+with their process, even if it is killed. Across machines they are not reliable; `utils/claims.py` is for that.
 """
 
 import errno
@@ -18,6 +23,8 @@ import os
 import re
 import shutil
 import socket
+import stat
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -27,6 +34,9 @@ from bert_repro.errors import UserError
 
 if TYPE_CHECKING:
     import numpy as np
+    import numpy.typing as npt
+
+# --- Names ------------------------------------------------------------------------------------------------------------
 
 RESULTS = "results.json"
 TRAIN_LOG = "train_log.jsonl"
@@ -39,34 +49,46 @@ TRAINING_PLOT = "training.png"
 SCORES_PLOT = "scores.png"
 CHECKPOINTS = "checkpoints"
 """Folder of `step-N` folders."""
+STEP = "step-"
+"""Prefix of a checkpoint folder's name; the number of its step follows."""
 MANIFEST = "manifest.json"
-"""In a checkpoint: SHA-256 of its files."""
+"""In a checkpoint or prepared corpus: SHA-256 of the other files."""
 TRAINER_STATE = "trainer_state"
 """Folder in a checkpoint: what resuming needs in addition to the weights."""
 SAMPLE_INDEX = "sample_index"
 """Folder of the examples that pre-training draws; removed when the run succeeds."""
 BEST = "best"
-"""Folder of the weights that are best on dev so far; removed when training ends."""
+"""Folder of the weights with the best dev score so far; removed when training ends."""
 ADAPTER = "adapter"
-"""Folder of an adapter alone; the weights next to it hold it merged."""
+"""Folder of an adapter alone; the weights next to it contain it, merged."""
 SWEEP = "sweep"
 """Folder of a sweep's runs."""
 SWEEP_STATE = "sweep.json"
-"""In that folder: settings of the sweep and what it has found so far."""
+"""In that folder: settings and results of the sweep so far."""
 CONVERSION = "conversion.json"
-"""What a conversion read, decided and compared."""
+"""Report of a conversion: what was read, decided and compared."""
 
 UNFINISHED = (".writing-", ".removing-")
-"""How the name of a file or folder begins that is being written or removed."""
-_PREFIX = UNFINISHED[0]
+"""Prefixes of the names of files and folders that are being written or removed."""
+_WRITING, _REMOVING = UNFINISHED
+
+# The mode bits that this process removes from new files. They can only be read by setting them.
 _MASK = os.umask(0)
 os.umask(_MASK)
+
 _DISK_ERRORS = frozenset({
     errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG, errno.EIO, errno.ENAMETOOLONG,
-    errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ELOOP,
+    errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ELOOP, errno.EBUSY, errno.EXDEV,
 })  # fmt: skip
-STEP = "step-"
-"""A checkpoint's folder is named by this and the number of its step."""
+
+# `rename` fails with these for a mount point (EBUSY) and between file systems or overlay layers (EXDEV).
+_CANNOT_RENAME = frozenset({errno.EBUSY, errno.EXDEV})
+
+_STANDARD_STREAMS = ("/dev/stdout", "/dev/stderr")
+_STREAM_FOLDERS = ("/dev/fd", "/proc/self/fd")
+
+
+# --- Writing ----------------------------------------------------------------------------------------------------------
 
 
 def write_text(path: Path, text: str) -> None:
@@ -79,8 +101,8 @@ def write_text(path: Path, text: str) -> None:
         file.write(text)
 
 
-def write_json(path: Path, content: Any, *, ensure_ascii: bool = True) -> None:
-    """Writes strict JSON; the bare words NaN and Infinity, which are none, are refused.
+def write_json(path: Path, content: object, *, ensure_ascii: bool = True) -> None:
+    """Writes strict JSON. NaN and Infinity are refused, because they are not JSON and many readers reject them.
 
     Raises:
         UserError: the disk is full or not writable.
@@ -91,43 +113,49 @@ def write_json(path: Path, content: Any, *, ensure_ascii: bool = True) -> None:
 
 @contextmanager
 def atomic_file(path: Path, *, binary: bool = False) -> Iterator[IO[Any]]:
-    """Opens a file for writing that takes its name when the block ends without an error.
+    """Opens a file for writing. It appears under its name when the block ends without an error.
 
     Args:
-        path: the file. What is no ordinary file, such as /dev/stdout, is written directly.
-        binary: yield a file of bytes; else of UTF-8 text with `\\n` line ends.
+        path: the file.
+        binary: yield a file of bytes. The default is UTF-8 text with `\\n` as line end.
 
     Raises:
         UserError: the disk is full or not writable.
     """
-    options: dict[str, Any] = {"mode": "wb"} if binary else {"mode": "w", "encoding": "utf-8", "newline": "\n"}
-    with disk_errors(path):
-        if path.exists() and not path.is_file() and not path.is_dir():
-            with path.open(**options) as file:
-                yield file
-            return
-    with atomic_path(path) as temporary, temporary.open(**options) as file:
+    with atomic_path(path) as temporary, _open_for_writing(temporary, binary) as file:
         yield file
+
+
+def _open_for_writing(path: Path, binary: bool) -> IO[Any]:
+    if binary:
+        return path.open("wb")
+    return path.open("w", encoding="utf-8", newline="\n")
 
 
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
-    """Yields a name for a library to write a file to; it becomes `path` when the block ends without an error.
+    """Yields a temporary path for a library to write a file to. It becomes `path` if the block ends without an error.
 
     Args:
-        path: the file; its folder is made if need be. The name that is yielded lies next to it and has its suffix.
+        path: the file. Its folder is created if necessary. The temporary path has the same suffix.
 
     Raises:
         UserError: the disk is full or not writable.
     """
     with disk_errors(path):
+        if is_stream(path):
+            with _path_for_stream(path) as temporary:
+                yield temporary
+            return
+
+        path = followed(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = _temporary(path)
         try:
             yield temporary
             _set_usual_mode(temporary)
             flush(temporary)
-            os.replace(temporary, path)
+            _replace_file(temporary, path)
             flush(path.parent)
         finally:
             temporary.unlink(missing_ok=True)
@@ -135,17 +163,19 @@ def atomic_path(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
-    """Yields an empty folder that becomes `path`, in the place of an earlier one, when the block ends without an error.
+    """Yields an empty temporary folder. It replaces `path` if the block ends without an error.
 
     Args:
-        path: the folder. Its parents are made.
+        path: the folder. Its parents are created if necessary.
 
     Raises:
         UserError: the disk is full or not writable.
     """
     with disk_errors(path):
+        path = followed(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = _temporary(path)
+        # The temporary folder must be on the file system of its target, or it could not be renamed.
+        temporary = _temporary(path / path.name if os.path.ismount(path) else path)
         try:
             temporary.mkdir()
             yield temporary
@@ -159,12 +189,12 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 def atomic_files(
     folder: Path, *, before_moving: Callable[[], None] | None = None, last: Sequence[str] = ()
 ) -> Iterator[Path]:
-    """Yields an empty folder whose files move into `folder`, each complete, when the block ends without an error.
+    """Yields an empty temporary folder. Its files move into `folder` if the block ends without an error.
 
-    Files of other names stay. None is replaced before all are written.
+    Files with other names stay in `folder`. No file is replaced before all are written.
 
     Args:
-        folder: the folder; made if need be.
+        folder: the folder; created if necessary.
         before_moving: called when all files are on disk and before the first one moves.
         last: names of files that move after all others.
 
@@ -178,21 +208,26 @@ def atomic_files(
             temporary.mkdir()
             yield temporary
             _flush_all(temporary)
-            names = [path.relative_to(temporary) for path in temporary.rglob("*") if path.is_file()]
             if before_moving is not None:
                 before_moving()
-            for name in sorted(names, key=lambda name: (str(name) in last, name)):
+            for name in _file_names(temporary, last):
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
-                os.replace(temporary / name, folder / name)
+                _replace_file(temporary / name, folder / name)
             flush(folder)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
 
 
-def create_array(path: Path, dtype: Any, *shape: int) -> "np.memmap[Any, Any]":
-    """Creates a .npy file of zeros and maps it for writing; its room on the disk is taken at once.
+def _file_names(folder: Path, last: Sequence[str]) -> list[Path]:
+    """Returns the relative paths of all files in a folder, sorted, and those in `last` at the end."""
+    names = [path.relative_to(folder) for path in folder.rglob("*") if path.is_file()]
+    return sorted(names, key=lambda name: (str(name) in last, name))
 
-    Without that a full disk would end the process by a signal (SIGBUS) when the map is written.
+
+def create_array(path: Path, dtype: "npt.DTypeLike", *shape: int) -> "np.memmap[Any, Any]":
+    """Creates a .npy file of zeros and maps it for writing. Its disk space is allocated at once.
+
+    Without the allocation a full disk would end the process with a signal (SIGBUS) when the map is written.
 
     Raises:
         OSError: the disk is full or not writable.
@@ -206,23 +241,128 @@ def create_array(path: Path, dtype: Any, *shape: int) -> "np.memmap[Any, Any]":
     return array
 
 
-def replace_folder(source: Path, target: Path) -> None:
-    """Renames a folder; an earlier one of that name is moved aside first and removed last."""
-    if target.exists():
-        remove_folder(target, before_removal=lambda: os.replace(source, target))
-    else:
+# --- Paths that are not plain files -----------------------------------------------------------------------------------
+
+
+def is_stream(path: Path) -> bool:
+    """Returns whether bytes written to a path are passed on: a device, a pipe, a socket or a standard stream.
+
+    A standard stream stays one if the shell redirects it to a file, because others write to that file too.
+    """
+    if str(path) in _STANDARD_STREAMS or str(path.parent) in _STREAM_FOLDERS:
+        return True
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return False
+    return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
+
+
+def followed(path: Path) -> Path:
+    """Returns the path that a symbolic link leads to, which may not exist yet; other paths are returned unchanged."""
+    return path.resolve() if path.is_symlink() else path
+
+
+def scratch_path(target: Path, ending: str) -> Path:
+    """Returns the path for unfinished work on a file or folder, on the same file system as its target.
+
+    Args:
+        target: the file or folder that the work will become.
+        ending: what the path is for; part of its name.
+
+    Returns:
+        `target.ending` next to the target. If the target is a mount point, a hidden path inside it.
+    """
+    target = followed(target)
+    if os.path.ismount(target):
+        return target / f"{_WRITING}{ending}"
+    return target.with_name(f"{target.name}.{ending}")
+
+
+@contextmanager
+def _path_for_stream(path: Path) -> Iterator[Path]:
+    """Yields a temporary file and passes its bytes on to a device, a pipe or a standard stream."""
+    with tempfile.TemporaryDirectory(prefix="bert_repro-") as folder:
+        temporary = Path(folder) / (path.name or "stream")
+        yield temporary
+        # Append mode: opening a standard stream that is redirected to a file must not empty that file.
+        with temporary.open("rb") as source, path.open("ab", buffering=0) as stream:
+            shutil.copyfileobj(source, stream)
+
+
+def _replace_file(source: Path, target: Path) -> None:
+    """Renames a file. A file that is itself a mount point is filled with the new content instead."""
+    try:
         os.replace(source, target)
+    except OSError as error:
+        if error.errno not in _CANNOT_RENAME:
+            raise
+        shutil.copyfile(source, target)
+        flush(target)
+        source.unlink()
+
+
+def replace_folder(source: Path, target: Path, *, last: Sequence[str] = ()) -> None:
+    """Renames a folder. An earlier folder with the target's name is moved aside first and removed last.
+
+    Args:
+        source: the new folder.
+        target: its final name. If it is a mount point, its content is replaced, which is not atomic.
+        last: names of the files that mark a complete folder. Then the old ones are removed first and the new ones
+            are moved last, so that a folder with them is always complete.
+    """
+    target = followed(target)
+    try:
+        if target.exists():
+            remove_folder(target, before_removal=lambda: os.replace(source, target))
+        else:
+            os.replace(source, target)
+    except OSError as error:
+        if error.errno not in _CANNOT_RENAME:
+            raise
+        _replace_content(source, target, last)
     flush(target.parent)
 
 
-def remove_folder(path: Path, *, before_removal: Any = None) -> None:
-    """Removes a folder that others may read: renamed first, so that its name never leads to a part of it."""
-    aside = path.with_name(f".removing-{path.name}")
+def _replace_content(source: Path, target: Path, last: Sequence[str]) -> None:
+    """Empties a folder that cannot be renamed and moves the content of another one into it."""
+    # The new content and the claim of this process may be in the folder, as unfinished files.
+    old_entries = [path for path in target.iterdir() if not path.name.startswith(UNFINISHED)]
+    for path in sorted(old_entries, key=lambda path: path.name not in last):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+    new_entries = sorted(source.iterdir(), key=lambda path: (path.name in last, path.name))
+    for path in new_entries:
+        shutil.move(path, target / path.name)
+    source.rmdir()
+    flush(target)
+
+
+def remove_folder(path: Path, *, before_removal: Callable[[], object] | None = None) -> None:
+    """Removes a folder that others may be reading.
+
+    It is renamed first, so that its name never leads to a folder that is partly deleted.
+
+    Args:
+        path: the folder.
+        before_removal: called between the renaming and the removal. If it fails, the folder gets its name back.
+    """
+    aside = path.with_name(f"{_REMOVING}{path.name}")
     shutil.rmtree(aside, ignore_errors=True)
     os.replace(path, aside)
     if before_removal is not None:
-        before_removal()
+        try:
+            before_removal()
+        except OSError:
+            os.replace(aside, path)
+            raise
     shutil.rmtree(aside, ignore_errors=True)
+
+
+# --- Disk -------------------------------------------------------------------------------------------------------------
 
 
 def _flush_all(folder: Path) -> None:
@@ -233,18 +373,19 @@ def _flush_all(folder: Path) -> None:
 
 
 def _set_usual_mode(path: Path) -> None:
-    """Gives a file the mode that open() gives a new one; safetensors and temporary files have a stricter one."""
+    """Gives a file the mode that open() gives to new files; safetensors and temporary files have a stricter one."""
     if path.is_file() and os.name == "posix":
         path.chmod(0o666 & ~_MASK)
 
 
 def flush(path: Path) -> None:
-    """Waits until a file, or the list of a folder's files, is on disk."""
+    """Waits until the content of a file, or the list of a folder's entries, is on disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno != errno.EINVAL or not path.is_dir():  # some network file systems know no flushing of folders
+        # Some network file systems cannot flush folders.
+        if error.errno != errno.EINVAL or not path.is_dir():
             raise
     finally:
         os.close(descriptor)
@@ -252,93 +393,127 @@ def flush(path: Path) -> None:
 
 @contextmanager
 def disk_errors(path: Path, what: str = "cannot be written") -> Iterator[None]:
-    """Turns errors of the disk, of any library, into one `UserError` that names the file.
+    """Turns disk errors, raised by any library, into one `UserError` that names the file.
 
     Args:
-        path: what is written, named where the error itself names no file.
-        what: what the message says of it.
+        path: the file that is written; named if the error itself names none.
+        what: what went wrong, as the predicate of the message.
     """
     try:
         yield
+    except UserError:
+        raise
     except Exception as error:
-        reason = error.strerror if isinstance(error, OSError) and error.errno in _DISK_ERRORS else None
-        if "(os error " in str(error):  # as libraries written in Rust name the system's errors
-            reason = str(error)
-        if reason is None or isinstance(error, UserError):
+        reason = _disk_reason(error)
+        if reason is None:
             raise
-        if isinstance(error, OSError) and isinstance(error.filename, str) and f"/{_PREFIX}" not in error.filename:
-            path = Path(error.filename2 if isinstance(error.filename2, str) else error.filename)
-        raise UserError(f"{path}: {what} ({reason}); free or unlock the disk, or name another place") from error
+        name = _file_of(error) or str(path)
+        raise UserError(f"{name} {what} ({reason}). Free or unlock the disk, or choose another path.") from error
+
+
+def _disk_reason(error: Exception) -> str | None:
+    """Returns the system's words for a disk error, or None for any other error."""
+    # Libraries written in Rust put the system's error into the text of their own.
+    if "(os error " in str(error):
+        return str(error)
+    if isinstance(error, OSError) and error.errno in _DISK_ERRORS:
+        return error.strerror
+    return None
+
+
+def _file_of(error: Exception) -> str | None:
+    """Returns the file that an error names, or None if it names none or a temporary one."""
+    if not isinstance(error, OSError) or not isinstance(error.filename, str):
+        return None
+    if f"/{_WRITING}" in error.filename:
+        return None
+    # The second file of a renaming is its target.
+    return error.filename2 if isinstance(error.filename2, str) else error.filename
 
 
 def _temporary(path: Path) -> Path:
-    """Returns a name next to a file that no other process uses; what ended processes left under theirs is removed.
+    """Returns a temporary name next to a file and removes what processes that have ended left under such names.
 
-    The process comes before the file's name, whose suffix some libraries read.
+    The name contains the host and the process, so that no two processes use the same one. The file's own name comes
+    last, because some libraries choose the format by the suffix.
     """
     import psutil
 
     host = re.sub(r"\W", "", socket.gethostname())[:20]
-    for left in path.parent.glob(f"{_PREFIX}*-{glob.escape(path.name)}"):
-        owner = left.name.removeprefix(_PREFIX).removesuffix(f"-{path.name}")
-        machine, _, process = owner.rpartition(".")
-        ended = process.isdigit() and (int(process) == os.getpid() or not psutil.pid_exists(int(process)))
-        if machine == host and ended:
-            shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink(missing_ok=True)
-    return path.with_name(f"{_PREFIX}{host}.{os.getpid()}-{path.name}")
+    for leftover in path.parent.glob(f"{_WRITING}*-{glob.escape(path.name)}"):
+        owner = leftover.name.removeprefix(_WRITING).removesuffix(f"-{path.name}")
+        owner_host, _, pid = owner.rpartition(".")
+        if owner_host != host or not pid.isdigit():
+            continue
+        if int(pid) == os.getpid() or not psutil.pid_exists(int(pid)):
+            _remove(leftover)
+    return path.with_name(f"{_WRITING}{host}.{os.getpid()}-{path.name}")
 
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+# --- Locks ------------------------------------------------------------------------------------------------------------
 
 try:
     import fcntl
-except ImportError:  # Windows: two runs in one folder are then not noticed
+except ImportError:  # On Windows two runs in one folder are not noticed.
     fcntl = None  # type: ignore[assignment]
 
-_held: dict[Path, int] = {}
+_locks: dict[Path, int] = {}
 
 
 def _forget_locks() -> None:
-    """Closes in a forked process what its parent holds: a loader process outlives a killed run by seconds, and the run
-    that is started again must find the folder free."""
-    while _held:
-        os.close(_held.popitem()[1])
+    """Closes the locks of the parent process in a forked child.
+
+    A data loader process can outlive a killed run by seconds. The restarted run must find its folder unlocked.
+    """
+    while _locks:
+        os.close(_locks.popitem()[1])
 
 
 if fcntl is not None:
     os.register_at_fork(after_in_child=_forget_locks)
 
 
-def lock(folder: Path) -> bool:
-    """Keeps an existing folder or file for this process until `unlock` or the process's end, however it ends.
+def lock(path: Path) -> bool:
+    """Takes an exclusive lock on an existing file or folder, or finds that this process already has it.
 
-    Args:
-        folder: the folder.
+    The lock ends with `unlock` or when the process exits, even if it is killed.
 
     Returns:
-        False if another process has it. A file system without locks never says so.
+        False if another process has the lock. A file system without locks always returns True.
     """
-    if fcntl is None or folder.resolve() in _held:
+    if fcntl is None or path.resolve() in _locks:
         return True
-    descriptor = os.open(folder, os.O_RDONLY)
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         os.close(descriptor)
         return not isinstance(error, BlockingIOError)
-    _held[folder.resolve()] = descriptor
+    _locks[path.resolve()] = descriptor
     return True
 
 
-def unlock(folder: Path) -> None:
-    """Gives a folder back that `lock` took."""
-    held = _held.pop(folder.resolve(), None)
-    if held is not None:
-        os.close(held)
+def unlock(path: Path) -> None:
+    """Ends a lock that `lock` took."""
+    descriptor = _locks.pop(path.resolve(), None)
+    if descriptor is not None:
+        os.close(descriptor)
 
 
 @contextmanager
-def waiting_lock(folder: Path) -> Iterator[None]:
-    """Holds an existing folder for a block, after waiting for whoever else holds it; without locks it goes ahead."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def waiting_lock(path: Path) -> Iterator[None]:
+    """Locks an existing file or folder for a block, after waiting for the process that has the lock.
+
+    On a file system without locks the block runs at once.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         if fcntl is not None:
             with suppress(OSError):
@@ -348,38 +523,45 @@ def waiting_lock(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
+# --- Checksums --------------------------------------------------------------------------------------------------------
+
+
 def file_digest(path: Path) -> str:
     """Reads a file and returns its SHA-256 in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def json_digest(content: Any) -> str:
-    """Returns the SHA-256 of a JSON value, whatever the order of its keys."""
+def json_digest(content: object) -> str:
+    """Returns the SHA-256 of a JSON value, independent of the order of its keys."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def step_of(folder: Path) -> int | None:
-    """Returns the step of a checkpoint's folder; None: it is no checkpoint."""
+    """Returns the step of a checkpoint folder from its name, or None if it is not a checkpoint."""
     number = folder.name.removeprefix(STEP)
-    return int(number) if folder.name.startswith(STEP) and number.isdecimal() else None
+    if folder.name.startswith(STEP) and number.isdecimal():
+        return int(number)
+    return None
 
 
 def write_manifest(folder: Path, environment: dict[str, Any]) -> None:
-    """Writes the manifest of all files in a folder, with their SHA-256 and its own.
+    """Writes the manifest of a checkpoint: the SHA-256 of each of its files and of the manifest itself.
 
     Args:
-        folder: the checkpoint, complete but for the manifest.
+        folder: the checkpoint, complete except for the manifest.
         environment: versions, threads and processes of the run.
     """
-    paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST)
-    files = {path.relative_to(folder).as_posix(): {"sha256": file_digest(path)} for path in paths}
+    files = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and path.name != MANIFEST:
+            files[path.relative_to(folder).as_posix()] = {"sha256": file_digest(path)}
     manifest = {"environment": environment, "files": files}
     write_json(folder / MANIFEST, {**manifest, "sha256": json_digest(manifest)})
 
 
 def find_damage(folder: Path) -> str | None:
-    """Returns what is wrong with a checkpoint, or None when every file is as its manifest says."""
+    """Returns what is wrong with a checkpoint, or None if every file matches its manifest."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         if manifest.pop("sha256") != json_digest(manifest):

@@ -147,11 +147,11 @@ def test_every_head(original, run, tmp_path, bundle, auto_class):
 
 
 def test_the_form_of_gelu_is_said(original, run, tmp_path):
-    assert "say which with --gelu erf (the first releases) or --gelu tanh" in run(original)[1]
+    assert all(flag in run(original)[1] for flag in ("--gelu erf", "--gelu tanh"))
     code, _ = run(original, "--gelu tanh")
     assert code == 0 and json.loads((tmp_path / "out" / "config.json").read_text())["hidden_act"] == "gelu_new"
     change_settings(original, hidden_act="relu")
-    assert "says hidden_act 'relu'; leave it out" in run(original, "--gelu erf", "--overwrite_output_dir")[1]
+    assert "hidden_act 'relu'" in run(original, "--gelu erf", "--overwrite_output_dir")[1]
 
 
 def test_cased_or_uncased_is_said_where_the_signs_disagree(original, run, tmp_path):
@@ -170,18 +170,22 @@ def test_cased_or_uncased_is_said_where_the_signs_disagree(original, run, tmp_pa
 
 
 DAMAGE = {
-    "a layer too many": (lambda f: change_settings(f, num_hidden_layers=2), "lacks bert/encoder/layer_1/attention"),
-    "another width": (lambda f: change_settings(f, hidden_size=16), "where the settings ask for [102, 16]"),
-    "heads that do not fit": (lambda f: change_settings(f, num_attention_heads=3), "hidden_size must be a multiple"),
-    "no width": (lambda f: change_settings(f, hidden_size=None), "bert_config.json lacks hidden_size"),
-    "no settings": (lambda f: (f / "bert_config.json").unlink(), "bert_config.json: no such file"),
-    "no vocabulary": (lambda f: (f / "vocab.txt").unlink(), "there is no vocab.txt next to the weights"),
-    "too large a vocabulary": (lambda f: (f / "vocab.txt").open("a").write("new\n"), "has 103 entries, and"),
-    "two checkpoints": (lambda f: shutil.copy(f / FILES[0], f / "other.index"), "holds several checkpoints: bert_m"),
-    "no checkpoint": (lambda f: (f / FILES[0]).unlink(), "holds no checkpoint"),
-    "half an index": (lambda f: os.truncate(f / FILES[0], 100), "is no index of a TensorFlow checkpoint"),
-    "half the data": (lambda f: os.truncate(f / FILES[1], 1000), "data-00000-of-00001: ends within "),
-    "no data": (lambda f: (f / FILES[1]).unlink(), "no such file, and bert_model.ckpt.index needs it"),
+    "a layer too many": (lambda f: change_settings(f, num_hidden_layers=2), "bert/encoder/layer_1/attention"),
+    "another width": (lambda f: change_settings(f, hidden_size=16), "[102, 16]"),
+    "heads that do not fit": (lambda f: change_settings(f, num_attention_heads=3), "hidden_size"),
+    "no width": (lambda f: change_settings(f, hidden_size=None), "hidden_size"),
+    "no settings": (lambda f: (f / "bert_config.json").unlink(), "bert_config.json"),
+    "no vocabulary": (lambda f: (f / "vocab.txt").unlink(), "vocab.txt"),
+    "too large a vocabulary": (lambda f: (f / "vocab.txt").open("a").write("new\n"), "103"),
+    "two checkpoints": (lambda f: shutil.copy(f / FILES[0], f / "other.index"), "bert_model.ckpt, other"),
+    "no checkpoint": (lambda f: (f / FILES[0]).unlink(), "pytorch_model.bin"),
+    "endless layers": (lambda f: change_settings(f, num_hidden_layers=10**8), "num_hidden_layers is 100000000"),
+    "a size as text": (lambda f: change_settings(f, vocab_size="102"), "vocab_size is '102'"),
+    "no probability": (lambda f: change_settings(f, hidden_dropout_prob=3), "hidden_dropout_prob is 3"),
+    "a list of settings": (lambda f: (f / "bert_config.json").write_text("[]"), "bert_config.json contains []"),
+    "half an index": (lambda f: os.truncate(f / FILES[0], 100), "bert_model.ckpt.index"),
+    "half the data": (lambda f: os.truncate(f / FILES[1], 1000), "data-00000-of-00001"),
+    "no data": (lambda f: (f / FILES[1]).unlink(), "bert_model.ckpt.data-00000-of-00001"),
 }  # fmt: skip
 
 
@@ -194,13 +198,13 @@ def test_what_is_not_right_is_one_line(original, run, kind):
 
 
 OTHER_TENSORS = {
-    "a missing tensor": ({"bert/pooler/dense/bias": None}, "lacks bert/pooler/dense/bias"),
-    "a tensor too many": ({"bert/pooler/extra": np.ones(2, "f4")}, "holds bert/pooler/extra,"),
-    "another shape": ({"bert/pooler/dense/kernel": np.ones((8, 9), "f4")}, "has the shape [8, 9]"),
-    "not finite": ({"bert/pooler/dense/bias": np.full(8, np.nan, "f4")}, "that are not finite"),
-    "whole numbers": ({"bert/pooler/dense/bias": np.ones(8, "i4")}, "holds int32 numbers"),
-    "two heads": ({"output_weights": np.ones((2, 8), "f4")}, "say which with --head"),
-    "another model": ({"bert/embeddings/word_embeddings": None}, "holds no bert/embeddings/"),
+    "a missing tensor": ({"bert/pooler/dense/bias": None}, "bert/pooler/dense/bias"),
+    "a tensor too many": ({"bert/pooler/extra": np.ones(2, "f4")}, "bert/pooler/extra"),
+    "another shape": ({"bert/pooler/dense/kernel": np.ones((8, 9), "f4")}, "[8, 9]"),
+    "not finite": ({"bert/pooler/dense/bias": np.full(8, np.nan, "f4")}, "bert/pooler/dense/bias"),
+    "whole numbers": ({"bert/pooler/dense/bias": np.ones(8, "i4")}, "int32"),
+    "two heads": ({"output_weights": np.ones((2, 8), "f4")}, "--head"),
+    "another model": ({"bert/embeddings/word_embeddings": None}, "bert/embeddings/word_embeddings"),
 }
 
 
@@ -234,7 +238,7 @@ def test_an_old_pickle_has_one_door(run, tmp_path):
     assert code == 0 and "hidden_act: gelu (config.json)" in said
     found = outputs(transformers.BertForMaskedLM.from_pretrained(tmp_path / "out"))
     assert all(torch.equal(found[name], expected[name]) for name in expected)
-    assert "config.json does; leave it out" in run(pickled, "--gelu erf", out="new")[1]
+    assert "--gelu" in run(pickled, "--gelu erf", out="new")[1]
 
 
 class Payload:
@@ -252,5 +256,9 @@ def test_a_payload_does_not_run(run, tmp_path):
     as_pickle(folder)
     torch.save({"x": Payload(trap)}, folder / "pytorch_model.bin")
     code, line = run(folder)
-    assert code == 2 and "pytorch_model.bin: cannot be read as weights" in line
-    assert not trap.exists()
+    assert code == 2 and "pytorch_model.bin" in line and "safetensors" in line
+    assert "weights_only" not in line and not trap.exists()
+    (folder / "pytorch_model.bin").write_bytes(b"PK no weights")
+    assert run(folder)[0] == 2
+    torch.save([1, 2], folder / "pytorch_model.bin")
+    assert "mapping" in run(folder)[1]

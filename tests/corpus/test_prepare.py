@@ -7,14 +7,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 from datasets import load_from_disk
+from errors import user_error
 
 from bert_repro.configs import CorpusConfig, TextSource, TokenizerConfig
-from bert_repro.corpus import documents, prepare
+from bert_repro.corpus import part_files, plan, prepare
+from bert_repro.corpus.documents import find_sources
+from bert_repro.corpus.part_files import PartMaker
+from bert_repro.corpus.plan import prepare_plan, read_all, read_part
 from bert_repro.corpus.prepare import prepare_corpus
-from bert_repro.corpus.prepared_corpus import PreparedCorpus
+from bert_repro.corpus.prepared_corpus import PreparedCorpus, manifest_digest
 from bert_repro.corpus.tokenizer import train_tokenizer, train_wordpiece
-from bert_repro.errors import UserError
 from bert_repro.models.loading import load_tokenizer
+from bert_repro.utils import files
+from bert_repro.utils.parts import Engine
 
 NOUNS = ["mountain", "river", "village", "winter", "teacher", "garden", "window", "letter"]
 
@@ -50,8 +55,8 @@ def make_config(tmp_path, tokenizer_dir):
 
 @pytest.fixture
 def small_parts(monkeypatch):
-    monkeypatch.setattr(documents, "PART_CHARACTERS", 2000)
-    monkeypatch.setattr(documents, "BLOCK_CHARACTERS", 700)
+    monkeypatch.setattr(plan, "PART_CHARACTERS", 2000)
+    monkeypatch.setattr(part_files, "BLOCK_CHARACTERS", 700)
 
 
 def prepared(config):
@@ -116,15 +121,15 @@ def test_processes_and_interruptions_change_nothing(make_config, small_parts, tm
     complete = make_config(output_dir=str(tmp_path / "complete"), num_proc=2)
     prepare_corpus(complete)
     broken = make_config(output_dir=str(tmp_path / "broken"))
-    write_part, written = prepare._write_part, []
+    make_part, made = PartMaker.__call__, []
 
-    def stop_at_third(folder, number, blocks):
-        written.append(number)
-        if written == [0, 1, 2]:
+    def stop_at_third(maker, part):
+        made.append(part.number)
+        if made == [0, 1, 2]:
             raise KeyboardInterrupt
-        write_part(folder, number, blocks)
+        make_part(maker, part)
 
-    monkeypatch.setattr(prepare, "_write_part", stop_at_third)
+    monkeypatch.setattr(PartMaker, "__call__", stop_at_third)
     with pytest.raises(KeyboardInterrupt):
         prepare_corpus(broken)
     assert not Path(broken.output_dir).exists()
@@ -132,33 +137,30 @@ def test_processes_and_interruptions_change_nothing(make_config, small_parts, tm
     part.write_bytes(part.read_bytes()[:-1])  # cut short, it is made again
     with caplog.at_level(logging.INFO, "bert_repro"):
         prepare_corpus(broken)
-    assert "finished parts: 1" in caplog.text
-    assert written == [0, 1, 2, *range(1, len(written) - 2)]
+    assert "1 of " in caplog.text
+    assert made == [0, 1, 2, *range(1, len(made) - 2)]
     assert contents(complete.output_dir) == contents(broken.output_dir)
-    assert not Path(broken.output_dir + ".preparing").exists()
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith("broken")] == ["broken"]
 
 
 def test_finished_corpus_is_reused_refused_or_replaced(make_config, monkeypatch):
     first = prepare_corpus(make_config())
     with monkeypatch.context() as patch:
-        patch.setattr(prepare, "_write_parts", None)
+        patch.setattr(prepare, "prepare_plan", None)
         assert prepare_corpus(make_config()) == first
-    with pytest.raises(UserError, match=r"was prepared with max_documents None, not 5; .*--overwrite_output_dir"):
+    with user_error("max_documents", None, 5, "--overwrite_output_dir", setting="output_dir"):
         prepare_corpus(make_config(max_documents=5))
     assert prepare_corpus(make_config(max_documents=5, overwrite_output_dir=True))["counts"]["documents"] == 5
     assert PreparedCorpus.load(make_config().output_dir).num_documents == 5
 
 
-@pytest.mark.parametrize(
-    ("suffix", "message"),
-    [("", "exists and is not a prepared corpus"), (".preparing", "is not a corpus in preparation")],
-)
-def test_a_folder_with_something_else_is_never_replaced(make_config, suffix, message):
+@pytest.mark.parametrize("suffix", ["", ".preparing"])
+def test_a_folder_with_something_else_is_never_replaced(make_config, suffix):
     folder = Path(make_config().output_dir + suffix)
     folder.mkdir()
     (folder / "thesis.tex").write_text("years of work")
     for overwrite in (False, True):
-        with pytest.raises(UserError, match=message):
+        with user_error(folder, setting="output_dir"):
             prepare_corpus(make_config(overwrite_output_dir=overwrite))
     assert (folder / "thesis.tex").exists()
 
@@ -188,10 +190,10 @@ def test_special_tokens_in_a_text_are_text_and_truncation_is_off(make_config, tm
 
 def test_an_empty_corpus_is_a_user_error(make_config, tmp_path):
     (tmp_path / "empty.txt").write_text("\n\n")
-    with pytest.raises(UserError, match=r"the corpus is empty: no text in .*empty\.txt"):
+    with user_error(tmp_path / "empty.txt", setting="input_files"):
         prepare_corpus(make_config(input_files=(str(tmp_path / "empty.txt"),)))
     (tmp_path / "headings.txt").write_text("Contents\n\nIndex\n")
-    with pytest.raises(UserError, match="none of 2 documents is kept"):
+    with user_error(2, "--text_passages_only false"):
         prepare_corpus(make_config(input_files=(str(tmp_path / "headings.txt"),)))
     assert not Path(make_config().output_dir).exists()
 
@@ -208,18 +210,43 @@ def test_split_follows_the_text_alone_and_needs_both_sides(make_config, tmp_path
     assert len(other.split(0.2)[1]) == 2 * len(heldout)
     assert len(corpus.split(1e-9)[1]) == 1
     corpus = prepared(make_config(max_documents=1, output_dir=str(tmp_path / "one")))
-    with pytest.raises(UserError, match=r"1 document\(s\), too few to hold some out"):
+    with user_error("1 document", setting="heldout_fraction"):
         corpus.split(0.5)
 
 
 def test_loading_something_else_is_a_user_error(tmp_path):
-    with pytest.raises(UserError, match=r"not a prepared corpus \(manifest\.json is missing\); run"):
+    with user_error(tmp_path, "manifest.json", "prepare_corpus"):
         PreparedCorpus.load(tmp_path)
     other = '{"format_version": 99, "files": {}, "parts": [], "counts": {}}'
     for content in ("{", "[]", "{}", '{"format_version": 1}', other):
         (tmp_path / "manifest.json").write_text(content)
-        with pytest.raises(UserError, match=r"manifest\.json: (is not valid JSON|holds \[\]|is damaged)"):
+        with user_error(tmp_path / "manifest.json"):
             PreparedCorpus.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"format_version": 2},
+        {"vocab_size": 10**12},
+        {"vocab_size": "200"},
+        {"token_dtype": "object"},
+        {"parts": [7]},
+        {"parts": [{"file": "../other/part-00000.arrow", "sha256": "0"}]},
+        {"parts": [{"file": "/etc/passwd", "sha256": "0"}]},
+        {"parts": [{"file": "part-00000.arrow", "sha256": "0"}], "sha256": {}},
+        {"sha256": {"../x": "0"}},
+        {"counts": None},
+    ],
+    ids=str,
+)
+def test_a_manifest_from_outside_is_checked_where_it_is_read(make_config, changes):
+    manifest = prepare_corpus(make_config())
+    path = Path(make_config().output_dir) / "manifest.json"
+    manifest = {**manifest, **changes}
+    path.write_text(json.dumps({**manifest, "manifest_sha256": manifest_digest(manifest)}))
+    with user_error(path):
+        PreparedCorpus.load(make_config().output_dir)
 
 
 EVERY_KIND = "part-00000.arrow sentence_starts.npy document_keys.npy tokenizer/tokenizer.json".split()
@@ -237,10 +264,10 @@ def test_damage_of_any_file_is_found_on_loading(make_config, name):
         flipped = data.replace(b'"documents": 40', b'"documents": 41')
     for damaged in (data[:-7], flipped):
         path.write_bytes(damaged)
-        with pytest.raises(UserError, match=r"manifest\.json: is |is damaged: .* (has changed|is missing)"):
+        with user_error(name):
             PreparedCorpus.load(make_config().output_dir)
     path.unlink()
-    with pytest.raises(UserError, match=rf"{name} is missing"):
+    with user_error(name):
         PreparedCorpus.load(make_config().output_dir)
 
 
@@ -249,15 +276,15 @@ def test_input_written_again_at_equal_size_is_other_input(make_config, small_par
     prepare_corpus(make_config())
     interrupted = make_config(output_dir=str(tmp_path / "interrupted"))
     with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
-        patch.setattr(prepare, "_join_parts", lambda *_: 1 / 0)
+        patch.setattr(prepare, "join_parts", lambda *_: 1 / 0)
         prepare_corpus(interrupted)
     raw.write_text(raw.read_text().replace("Smith", "Jones"))
     for config in (make_config(), interrupted):
-        with pytest.raises(UserError, match="was prepared from other input; choose another"):
+        with user_error("--overwrite_output_dir", setting="output_dir"):
             prepare_corpus(config)
-    write, other = prepare._write_part, raw.read_text().replace("Jones", "James")
-    monkeypatch.setattr(prepare, "_write_part", lambda *given: (write(*given), raw.write_text(other)))
-    with pytest.raises(UserError, match="an input file has changed while it was prepared"):
+    make_part, other = PartMaker.__call__, raw.read_text().replace("Jones", "James")
+    monkeypatch.setattr(PartMaker, "__call__", lambda *given: (make_part(*given), raw.write_text(other)))
+    with user_error(setting="input_files"):
         prepare_corpus(make_config(output_dir=str(tmp_path / "meanwhile")))
 
 
@@ -304,17 +331,20 @@ def test_sources_come_as_often_as_they_say_in_any_number_of_processes(three_sour
     assert sum(source["share"] for source in (a, b, c)) == pytest.approx(1, abs=1e-3)
     other = prepared(replace(config, output_dir=str(tmp_path / "two"), num_proc=2))
     assert other.content_digest == corpus.content_digest
-    with pytest.raises(UserError, match="was prepared from other input"):
+    with user_error("--overwrite_output_dir", setting="output_dir"):
         prepare_corpus(replace(config, sources=(replace(config.sources[0], passes=2), *config.sources[1:])))
 
 
-def test_small_languages_are_sampled_more_often(three_sources):
+def test_small_languages_are_sampled_more_often(three_sources, tmp_path):
     large, small, _ = three_sources().sources
     languages = (replace(large, passes=1.0), replace(small, passes=1.0, language="de"))
     config = three_sources(sources=languages, sampling_exponent=0.5, sentence_splitter="lines")
     characters = [sum(len(document(number)) for number in numbers) for numbers in (range(40), range(40, 60))]
-    expected = [1.0, (characters[1] / characters[0]) ** -0.5]
-    assert documents.passes_of(config, documents.find_sources(config)) == pytest.approx(expected)
+    sources = find_sources(config)
+    made = prepare_plan(config, sources, tmp_path, Engine())
+    assert made.passes == pytest.approx([1.0, (characters[1] / characters[0]) ** -0.5])
+    planned = [text for part in made.parts for text in read_part(part, made.passes, sources, tmp_path)]
+    assert [text.text for text in planned] == [text.text for text in read_all(config, sources)]
 
 
 def test_duplicates_are_dropped_and_counted_also_by_a_resumed_preparation(
@@ -339,7 +369,7 @@ def test_duplicates_are_dropped_and_counted_also_by_a_resumed_preparation(
 
     config = make_config(deduplicate="exact", output_dir=str(tmp_path / "again"))
     with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
-        patch.setattr(prepare, "_join_parts", lambda *_: 1 / 0)
+        patch.setattr(prepare, "join_parts", lambda *_: 1 / 0)
         prepare_corpus(config)
     next(Path(f"{config.output_dir}.preparing").glob("part-*.json")).unlink()
     resumed = prepared(config)
@@ -352,5 +382,99 @@ def test_other_languages_have_their_own_rules_for_sentences(tmp_path, tokenizer_
         tokenizer=str(tokenizer_dir), output_dir=str(tmp_path / "de"), language="de", text_passages_only=False
     )
     assert prepare_corpus(config, texts=[german, german + " Warum?"])["counts"]["sentences"] == 7
-    with pytest.raises(UserError, match=r"--language tlh: there are no rules"):
+    with user_error("--language tlh", setting="language"):
         prepare_corpus(replace(config, language="tlh"), texts=[german])
+
+
+# --- Nothing is lost ------------------------------------------------------------------------------------------------
+
+
+def test_without_locks_two_preparations_of_one_folder_do_not_mix(make_config, small_parts, monkeypatch, tmp_path):
+    """On NFS a lock of the kernel may be granted to two machines; the second one must still be refused."""
+    monkeypatch.setattr(files, "fcntl", None)
+    other = make_config(max_documents=3, overwrite_output_dir=True)
+    make_part = PartMaker.__call__
+    refused = []
+
+    def start_another(maker, part):
+        make_part(maker, part)
+        if part.number == 1 and not refused:
+            refused.append(part.number)
+            # The claim names this process, which would be allowed to take it again.
+            claim = Path(f"{other.output_dir}.claim")
+            content = json.loads(claim.read_text())
+            claim.write_text(json.dumps({**content, "host": "another"}))
+            with user_error(claim, "another", setting="output_dir"):
+                prepare_corpus(other)
+            claim.write_text(json.dumps(content))
+
+    monkeypatch.setattr(PartMaker, "__call__", start_another)
+    corpus = prepared(make_config())
+    assert refused and corpus.num_documents == 40
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus", "raw.jsonl"]
+
+
+@pytest.mark.parametrize("loss", ["arrow", "json", "other plan"])
+def test_a_part_that_is_missing_or_of_another_plan_is_never_left_out(make_config, small_parts, monkeypatch, loss):
+    make_parts = prepare.make_parts
+
+    def lose_a_part(parts, make, **options):
+        make_parts(parts, make, **options)
+        path = make.folder / "part-00001.json"
+        if loss == "arrow":
+            path = path.with_suffix(".arrow")
+        if loss == "other plan":
+            path.write_text(json.dumps({**json.loads(path.read_text()), "plan": "0"}))
+        else:
+            path.unlink()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(prepare, "make_parts", lose_a_part)
+        with user_error("part-00001.arrow"):
+            prepare_corpus(make_config())
+    assert not Path(make_config().output_dir).exists()
+    assert prepared(make_config()).num_documents == 40
+
+
+def test_parts_that_are_not_in_the_plan_and_work_files_stay_out(make_config, small_parts, monkeypatch):
+    def add_files(parts, make, **options):
+        for name in ("part-00099.arrow", "part-00099.json", ".writing-host.1-part-00000.arrow"):
+            (make.folder / name).write_text("left by another program")
+        make_parts(parts, make, **options)
+
+    make_parts = prepare.make_parts
+    monkeypatch.setattr(prepare, "make_parts", add_files)
+    corpus = prepared(make_config())
+    names = {path.name for path in corpus.folder.rglob("*") if path.is_file()}
+    assert names == {*(Path(name).name for name in corpus.manifest["sha256"]), "manifest.json"}
+
+
+def test_a_corpus_that_another_run_finished_meanwhile_is_kept(make_config, small_parts, monkeypatch, tmp_path):
+    elsewhere = prepared(make_config(output_dir=str(tmp_path / "elsewhere"), max_documents=7)).folder
+    join_parts = prepare.join_parts
+
+    def another_finishes(*arguments):
+        join_parts(*arguments)
+        elsewhere.rename(make_config().output_dir)
+
+    monkeypatch.setattr(prepare, "join_parts", another_finishes)
+    with user_error("corpus", setting="output_dir"):
+        prepare_corpus(make_config())
+    assert PreparedCorpus.load(make_config().output_dir).num_documents == 7
+
+
+def test_a_linked_output_folder_stays_on_its_disk(make_config, tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    Path(make_config().output_dir).symlink_to(disk / "corpus")
+    assert prepared(make_config()).num_documents == 40
+    assert Path(make_config().output_dir).is_symlink() and (disk / "corpus" / "manifest.json").exists()
+    assert sorted(path.name for path in disk.iterdir()) == ["corpus"]
+
+
+def test_a_mount_point_as_output_folder(make_config, mount_point):
+    for documents in (40, 5):
+        config = make_config(output_dir=str(mount_point), max_documents=documents, overwrite_output_dir=True)
+        assert prepared(config).num_documents == documents
+        assert not [path.name for path in mount_point.iterdir() if path.name.startswith(".")]
+    assert prepare_corpus(config)["counts"]["documents"] == 5

@@ -3,11 +3,11 @@ import subprocess
 import sys
 
 import pytest
+from errors import user_error
 from transformers import AutoTokenizer, BertConfig, BertTokenizer
 from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
 
 from bert_repro.corpus.tokenizer import train_wordpiece
-from bert_repro.errors import UserError
 from bert_repro.models.loading import SPECIAL_TOKENS, load_tokenizer, save_tokenizer, tokenizer_fingerprint
 
 NASTY = [
@@ -89,9 +89,9 @@ def test_training_is_the_same_in_every_process():
 def test_rare_characters_stay_out_of_the_alphabet_and_training_errors_name_the_fix():
     tokenizer = train_wordpiece(["aaa bbb"] * 9 + ["c"] * 3, vocab_size=50, limit_alphabet=2)
     assert "c" not in tokenizer.get_vocab() and tokenizer.tokenize("c") == ["[UNK]"]
-    with pytest.raises(UserError, match=r"no words.*too short for running text"):
+    with user_error("--text_passages_only false"):
         train_wordpiece(["  ", ""])
-    with pytest.raises(UserError, match=r"vocab_size=20 is too small"):
+    with user_error("--vocab_size 20", "--limit_alphabet", setting="vocab_size"):
         train_wordpiece(TEXTS, vocab_size=20)
 
 
@@ -140,13 +140,13 @@ def test_loading_errors_are_user_errors(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     (tmp_path / "empty").mkdir()
     (tmp_path / "other.txt").write_text("the\nof\n")
-    for name, message in (
-        (tmp_path / "nowhere", "nowhere"),
-        ("nobody/nothing-here", "is neither a local folder or file nor on the Hub"),
-        ("bert-base-nothing", "is neither a local folder or file nor on the Hub"),
-        (tmp_path / "empty", "tokenizer.json"),
-        (write_vocabulary(tmp_path / "twice.txt", ["the", "the"]), r"line 8.*is already on line 7"),
-        (tmp_path / "other.txt", r"no entry \[PAD\]"),
+    for name, named in (
+        (tmp_path / "nowhere", ["nowhere"]),
+        ("nobody/nothing-here", ["nobody/nothing-here"]),
+        ("bert-base-nothing", ["bert-base-nothing"]),
+        (tmp_path / "empty", [tmp_path / "empty"]),
+        (write_vocabulary(tmp_path / "twice.txt", ["the", "the"]), ["line 8", "line 7"]),
+        (tmp_path / "other.txt", ["[PAD]"]),
     ):
-        with pytest.raises(UserError, match=message):
+        with user_error(*named):
             load_tokenizer(name)

@@ -1,5 +1,6 @@
 """Files appear complete or not at all, and nothing unfinished stays."""
 
+import errno
 import json
 import os
 import signal
@@ -9,9 +10,10 @@ from pathlib import Path
 
 import psutil
 import pytest
+from errors import user_error
 
 from bert_repro.utils import process
-from bert_repro.utils.files import atomic_file, atomic_folder, lock, write_json
+from bert_repro.utils.files import atomic_file, atomic_folder, atomic_path, lock, scratch_path, write_json
 
 KILLED = """
 import os, pathlib, sys
@@ -104,3 +106,100 @@ def test_a_finished_run_releases_the_folder_and_says_how_it_ended(tmp_path):
     with other_process(tmp_path) as other:
         assert other.stdout.readline().startswith("True ")
         other.communicate("")
+
+
+def write_folder(path, content):
+    with atomic_folder(path) as folder:
+        (folder / "file.txt").write_text(content)
+        (folder / "inner").mkdir()
+        (folder / "inner" / "more.txt").write_text(content)
+
+
+def test_a_mount_point_gets_the_new_content(mount_point):
+    (mount_point / "old.txt").write_text("old")
+    for content in ("first", "second"):
+        write_folder(mount_point, content)
+        names = sorted(path.relative_to(mount_point).as_posix() for path in mount_point.rglob("*"))
+        assert names == ["file.txt", "inner", "inner/more.txt"]
+        assert (mount_point / "inner" / "more.txt").read_text() == content
+    assert mount_point.is_mount()
+
+
+@pytest.mark.parametrize("number", [errno.EBUSY, errno.EXDEV])
+def test_a_folder_that_cannot_be_renamed_gets_the_new_content(tmp_path, monkeypatch, number):
+    target = tmp_path / "target"
+    write_folder(target, "old")
+    replace = os.replace
+
+    def fail(source, destination):
+        if Path(source) == target:
+            raise OSError(number, os.strerror(number), str(source))
+        replace(source, destination)
+
+    monkeypatch.setattr(os, "replace", fail)
+    inode = target.stat().st_ino
+    write_folder(target, "new")
+    assert (target / "inner" / "more.txt").read_text() == "new" and target.stat().st_ino == inode
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_file_that_cannot_be_renamed_gets_the_new_content(tmp_path, monkeypatch):
+    target = tmp_path / "file.txt"
+    target.write_text("old")
+
+    def fail(source, destination):
+        raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), str(source), None, str(destination))
+
+    monkeypatch.setattr(os, "replace", fail)
+    with atomic_file(target) as file:
+        file.write("new")
+    assert target.read_text() == "new" and list(tmp_path.iterdir()) == [target]
+
+
+def test_links_stay_and_what_they_point_to_is_replaced(tmp_path):
+    disk = tmp_path / "other_disk"
+    disk.mkdir()
+    (tmp_path / "file.txt").symlink_to(disk / "file.txt")
+    with atomic_file(tmp_path / "file.txt") as file:
+        file.write("new")
+    write_folder(disk / "folder", "old")
+    (tmp_path / "folder").symlink_to(disk / "folder")
+    write_folder(tmp_path / "folder", "new")
+    assert (tmp_path / "file.txt").is_symlink() and (disk / "file.txt").read_text() == "new"
+    assert (tmp_path / "folder").is_symlink() and (disk / "folder" / "file.txt").read_text() == "new"
+    assert sorted(path.name for path in disk.iterdir()) == ["file.txt", "folder"]
+
+
+def test_libraries_write_to_devices_and_pipes_through_a_temporary_file(tmp_path):
+    with atomic_path(Path("/dev/null")) as temporary:
+        temporary.write_bytes(b"x")
+    assert Path("/dev/null").is_char_device()
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = subprocess.Popen(["cat", str(pipe)], stdout=subprocess.PIPE)
+    with atomic_path(pipe) as temporary:
+        temporary.write_bytes(b"through the pipe")
+    assert reader.communicate()[0] == b"through the pipe" and pipe.is_fifo()
+
+
+def test_a_redirected_standard_stream_is_added_to(tmp_path):
+    code = (
+        "from pathlib import Path; from bert_repro.utils.files import atomic_path\n"
+        "print('first', flush=True)\n"
+        "with atomic_path(Path('/dev/stdout')) as temporary: temporary.write_text('second')"
+    )
+    with (tmp_path / "out.txt").open("w") as out:
+        subprocess.run([sys.executable, "-c", code], stdout=out, check=True)
+    assert (tmp_path / "out.txt").read_text() == "first\nsecond"
+
+
+def test_a_full_device_is_named_in_one_line():
+    with user_error("/dev/full", os.strerror(errno.ENOSPC)), atomic_file(Path("/dev/full")) as file:
+        file.write("x" * 100_000)
+
+
+def test_unfinished_work_is_on_the_disk_of_its_target(tmp_path, mount_point):
+    assert scratch_path(tmp_path / "corpus", "preparing") == tmp_path / "corpus.preparing"
+    (tmp_path / "link").symlink_to(mount_point / "corpus")
+    assert scratch_path(tmp_path / "link", "preparing") == mount_point / "corpus.preparing"
+    assert scratch_path(mount_point, "preparing").parent == mount_point

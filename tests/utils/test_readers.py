@@ -1,26 +1,26 @@
 import gzip
 
 import pytest
+from errors import user_error
 
 from bert_repro.errors import UserError
 from bert_repro.utils.readers import listed, numbered_lines, read_json, shown
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("content", "named"),
     [
-        ("{", "is not valid JSON"),
-        ('{"text": NaN}', "NaN is no number"),
-        ("[" * 100_000, "is not valid JSON"),
-        ("caf\udce9", "byte 3 is not UTF-8"),
+        ("{", "line 1 column 2"),
+        ('{"text": NaN}', "NaN"),
+        ("[" * 100_000, "JSON"),
+        ("caf\udce9", "byte 3"),
     ],
 )
-def test_what_is_no_json_is_refused_in_one_line(tmp_path, content, message):
+def test_what_is_no_json_is_refused_in_one_line(tmp_path, content, named):
     path = tmp_path / "x.json"
     path.write_text(content, errors="surrogateescape")
-    with pytest.raises(UserError, match=message) as caught:
+    with user_error(path, named):
         read_json(path)
-    assert "\n" not in str(caught.value) and len(str(caught.value)) < 300
 
 
 def test_lines_end_at_line_feeds_and_lose_mark_and_line_end(tmp_path):
@@ -28,7 +28,7 @@ def test_lines_end_at_line_feeds_and_lose_mark_and_line_end(tmp_path):
     path.write_bytes(gzip.compress(b"\xef\xbb\xbfone\r\ntwo\xe2\x80\xa8\x0b2\n\nlast"))
     assert list(numbered_lines(path)) == [(1, "one"), (2, "two\u2028\x0b2"), (3, ""), (4, "last")]
     path.write_bytes(path.read_bytes()[:-5])
-    with pytest.raises(UserError, match=r"x\.txt\.gz: is damaged or not a \.gz file"):
+    with user_error(path, ".gz"):
         list(numbered_lines(path))
 
 

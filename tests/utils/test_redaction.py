@@ -6,16 +6,44 @@ from pathlib import Path
 import pytest
 from running import recipe
 
-from bert_repro.utils.readers import REMOVED, redacted, without_machine_paths
+from bert_repro.utils.redaction import REMOVED, redacted, without_machine_paths
 
 TOKEN = "hf_" + "aB3" * 8
 
 
 def test_tokens_and_the_home_folder_are_removed_in_a_copy(monkeypatch):
     monkeypatch.setenv("HF_TOKEN", TOKEN)
-    record = {"command": f"push --token {TOKEN}", "list": [f"{Path.home()}/runs", 1.5, True], TOKEN: None}
-    assert redacted(record) == {"command": f"push --token {REMOVED}", "list": ["~/runs", 1.5, True], REMOVED: None}
-    assert TOKEN in record
+    record = {"command": f"push --token {TOKEN}", "list": [f"{Path.home()}/runs", 1.5, True]}
+    assert redacted(record) == {"command": f"push --token {REMOVED}", "list": ["~/runs", 1.5, True]}
+    assert TOKEN in record["command"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("/the_home", "~"),
+        ("/the_home/x.csv", "~/x.csv"),
+        ("--file=/the_home/x.csv", "--file=~/x.csv"),
+        ("file:///the_home/x.csv", "file://~/x.csv"),
+        ("It is in /the_home.", "It is in ~."),
+        ("/data/the_home/x.csv", "/data/the_home/x.csv"),
+        ("/data//the_home/x.csv", "/data//the_home/x.csv"),
+        ("/the_homes /the_home-2 /the_home.old", "/the_homes /the_home-2 /the_home.old"),
+    ],
+)
+def test_the_home_folder_is_whole_components(monkeypatch, text, expected):
+    monkeypatch.setenv("HOME", "/the_home")
+    assert redacted(text) == expected
+
+
+def test_keys_and_short_values_stay_and_nothing_is_replaced_twice(monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "e")
+    assert redacted({"seed": "one e"}) == {"seed": "one e"}
+    monkeypatch.setenv("HF_TOKEN", "accuracy")
+    assert redacted({"accuracy": "the accuracy"}) == {"accuracy": f"the {REMOVED}"}
+    # One token may begin with another one.
+    monkeypatch.setenv("WANDB_API_KEY", "accuracy_and_more")
+    assert redacted("accuracy_and_more") == REMOVED
 
 
 @pytest.mark.parametrize(
