@@ -126,7 +126,7 @@ def test_bad_data_and_settings_are_one_line(tmp_path: Path) -> None:
         ({"train": MOODS, "learning_rate": "1e-3"}, "^learning_rate is '1e-3'; it must be a number"),
         ({"train": MOODS, "num_epochs": 2}, "^num_epochs is no setting here; did you mean num_train_epochs"),
         ({"train": MOODS, "model_name": "m"}, "^model_name is no setting here; did you mean model\\?"),
-        ({"train": MOODS, "preset": "large"}, "^preset 'large' is unknown; choose one of: glue"),
+        ({"train": MOODS, "preset": "large"}, "^preset='large' is unknown.*glue"),
         ({"train": MOODS, "model": "./none"}, "^model=../none.: no such folder"),
         ({"train": [{"review": "Rain.", "label": "x"}]}, "name it with text_columns$"),
     ):

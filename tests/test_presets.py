@@ -70,9 +70,9 @@ def test_preset_values_are_a_copy_and_an_unknown_name_lists_what_fits():
     assert preset_values("cpu-trial", PretrainingConfig, {"max_steps": 9_800})["warmup_steps"] == 300
     preset_values("paper-base", PretrainingConfig)["learning_rate"] = 0.0
     assert preset_values("paper-base", PretrainingConfig)["learning_rate"] == 1e-4
-    with pytest.raises(UserError, match=r"^--preset 'paper-bsae' is unknown; did you mean paper-base\?$"):
+    with pytest.raises(UserError, match=r"^--preset paper-bsae .*did you mean paper-base\?$"):
         preset_values("paper-bsae", PretrainingConfig)
-    message = r"^--preset 'tiny' is unknown; choose one of: [^\n]*paper-base[^\n]*$"
+    message = r"^--preset tiny [^\n]*paper-base[^\n]*$"
     with pytest.raises(UserError, match=message) as error:
         preset_values("tiny", PretrainingConfig)
     assert "squad" not in str(error.value)

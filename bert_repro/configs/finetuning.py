@@ -49,7 +49,9 @@ class FinetuningConfig(OptimizerConfig, RunConfig):
     load_best_model_at_end: bool = setting(
         False, "Publish the weights with the best score on dev (every eval_steps), not the last."
     )
-    max_train_samples: int | None = setting(None, "Train on at most this many examples, the first.")
+    max_train_samples: int | None = setting(
+        None, "Train on at most this many examples, drawn at random: the same ones for every seed."
+    )
     max_eval_samples: int | None = setting(None, "Score at most this many examples, the first.")
     sweep_learning_rates: tuple[float, ...] = setting(
         (),

@@ -11,24 +11,30 @@ from typing import Any
 
 from bert_repro.configs import Config, FinetuningConfig, GlueConfig, Phase, PretrainingConfig, SquadConfig, SwagConfig
 from bert_repro.configs.base import did_you_mean
-from bert_repro.errors import UserError
-from bert_repro.utils.readers import shown
+from bert_repro.errors import UserError, flag
 
 # --------------------------------------------------------------------------------------------------------------- sizes
 
 
-_SHAPE = ("num_hidden_layers", "hidden_size", "num_attention_heads")  # L, H and A of the paper
+def _shape(num_hidden_layers: int, hidden_size: int, num_attention_heads: int) -> Mapping[str, int]:
+    """Returns the settings of a model's shape: L, H and A of the paper."""
+    return {
+        "num_hidden_layers": num_hidden_layers,
+        "hidden_size": hidden_size,
+        "num_attention_heads": num_attention_heads,
+    }
+
+
 MODEL_SIZES: Mapping[str, Mapping[str, int]] = {
-    name: dict(zip(_SHAPE, shape, strict=True))
-    for name, shape in {
-        "mini": (4, 256, 4),  # published by the authors in 2020-03, not in the paper
-        "3-768-12": (3, 768, 12),  # this and what follows: Table 6
-        "6-768-3": (6, 768, 3),
-        "6-768-12": (6, 768, 12),
-        "base": (12, 768, 12),
-        "12-1024-16": (12, 1024, 16),
-        "large": (24, 1024, 16),
-    }.items()
+    # Published by the authors in 2020-03, not in the paper.
+    "mini": _shape(4, 256, 4),
+    # Table 6.
+    "3-768-12": _shape(3, 768, 12),
+    "6-768-3": _shape(6, 768, 3),
+    "6-768-12": _shape(6, 768, 12),
+    "base": _shape(12, 768, 12),
+    "12-1024-16": _shape(12, 1024, 16),
+    "large": _shape(24, 1024, 16),
 }
 """Shapes of models. The feed-forward size is four times the hidden size throughout (section 3, footnote 3)."""
 ORIGINAL_VOCAB_SIZES: Mapping[str, int] = {"uncased": 30_522, "cased": 28_996}  # The paper says 30,000 (section 3).
@@ -80,9 +86,9 @@ class Preset:
 
     Args:
         description: one line for `--help` and error messages.
-        source: the sections of the paper, or who decides instead.
-        config: the configuration it is made for; its subclasses take it too.
-        values: setting -> value. Flags and files given with the preset win.
+        source: sections of the paper, or who else decided the values.
+        config: the configuration that it is made for; it also fits subclasses.
+        values: setting -> value. Flags and files take precedence.
     """
 
     description: str
@@ -106,7 +112,7 @@ def _paper_pretraining(size: str) -> Preset:
 
 
 def _with_todays_precision(size: str, tokens_at_once: int) -> Preset:
-    """The update of the paper's run, in forward passes of as many tokens as a GPU of 24 GB (large: 40 GB) holds."""
+    """The update of the paper's run, in forward passes of as many tokens as fit on a GPU of 24 GB (large: 40 GB)."""
     paper = _paper_pretraining(size)
     phases = tuple(replace(phase, per_device_batch=tokens_at_once // phase.max_seq_length) for phase in PAPER_PHASES)
     return Preset(
@@ -118,8 +124,12 @@ def _with_todays_precision(size: str, tokens_at_once: int) -> Preset:
 
 
 def _finetuning(batch: int, epochs: float, learning_rate: float, max_seq_length: int) -> dict[str, Any]:
-    rates = {"train_batch_size": batch, "num_train_epochs": epochs, "learning_rate": learning_rate}
-    return rates | {"max_seq_length": max_seq_length}
+    return {
+        "train_batch_size": batch,
+        "num_train_epochs": epochs,
+        "learning_rate": learning_rate,
+        "max_seq_length": max_seq_length,
+    }
 
 
 PRESETS: Mapping[str, Preset] = {
@@ -140,13 +150,13 @@ PRESETS: Mapping[str, Preset] = {
         },
     ),
     "cpu-trial": Preset(
-        "a 4-layer model on a CPU: 20 million tokens, 26 minutes in two processes on two cores in bf16, which it takes "
-        "where the device has it",
+        "a 4-layer model on a CPU: 20 million tokens, 26 minutes in two processes on two cores in bf16, which it uses "
+        "if the device supports it",
         "ours",
         PretrainingConfig,
         {
             **MODEL_SIZES["mini"],
-            # Each of these departs from the paper; docs/how-to/small_machine.md says why and what it gained.
+            # Each of these departs from the paper; docs/how-to/small_machine.md has the reasons and the gains.
             "initializer_range": 0.04,
             "hidden_dropout_prob": 0.0,
             "attention_probs_dropout_prob": 0.0,
@@ -167,8 +177,12 @@ PRESETS: Mapping[str, Preset] = {
         "GLUE with the paper's sweep: batch 32, 3 epochs, the best of four learning rates on dev",
         "section 4.1; length: original implementation",
         GlueConfig,
-        {"train_batch_size": 32, "num_train_epochs": 3.0, "sweep_learning_rates": GLUE_LEARNING_RATES}
-        | {"max_seq_length": 128},
+        {
+            "train_batch_size": 32,
+            "num_train_epochs": 3.0,
+            "sweep_learning_rates": GLUE_LEARNING_RATES,
+            "max_seq_length": 128,
+        },
     ),
     "finetuning-grid": Preset(
         "any task: the 18 configurations of what works well across all tasks, the best on dev",
@@ -217,10 +231,16 @@ def preset_values(name: str, config_class: type[Config], given: Mapping[str, Any
     fitting = preset_names(config_class)
     if name not in fitting:
         reason = f"is for {PRESETS[name].config.__name__}" if name in PRESETS else "is unknown"
-        choices = f"choose one of: {', '.join(fitting)}" if fitting else "there is none for this recipe; leave it out"
-        raise UserError(f"--preset {shown(name)} {reason}; {did_you_mean(name, fitting) or choices}")
+        if not fitting:
+            remedy = "There is no preset for this recipe. Leave it out."
+        else:
+            remedy = did_you_mean(name, fitting) or f"Choose one of: {', '.join(fitting)}"
+        raise UserError(f"{flag('preset', name)} {reason}. {remedy}", setting="preset")
+
+    # A shorter run has a shorter warm-up, in proportion.
     values = dict(PRESETS[name].values)
-    steps, most = sum(phase.steps for phase in values.get("phases", ())), (given or {}).get("max_steps")
-    if isinstance(most, int) and most < steps:
-        values["warmup_steps"] = max(1, values["warmup_steps"] * most // steps)
+    preset_steps = sum(phase.steps for phase in values.get("phases", ()))
+    max_steps = (given or {}).get("max_steps")
+    if isinstance(max_steps, int) and max_steps < preset_steps:
+        values["warmup_steps"] = max(1, values["warmup_steps"] * max_steps // preset_steps)
     return values

@@ -3,9 +3,11 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from bert_repro.configs.base import Config, require, require_fraction, require_positive, setting
+from bert_repro.configs.base import Config, require_fraction, require_positive, setting
 from bert_repro.configs.training import DryRunConfig, OptimizerConfig, RunConfig
-from bert_repro.errors import UserError
+from bert_repro.errors import UserError, flag
+
+SHORTEST_SEQUENCE = 8  # tokens; [CLS] A [SEP] B [SEP] with something to predict
 
 
 @dataclass(frozen=True)
@@ -33,10 +35,17 @@ class Phase:
     per_device_batch: int | None = None
 
     def __post_init__(self) -> None:
+        optional = ("max_predictions_per_seq", "per_device_batch")
         for name, value in vars(self).items():
-            optional = value is None and name in ("max_predictions_per_seq", "per_device_batch")
-            if not optional and (type(value) is not int or value < (8 if name == "max_seq_length" else 1)):
-                raise UserError(f"phases: {name} is {value!r}; it must be a whole number, a length at least 8")
+            if value is None and name in optional:
+                continue
+            smallest = SHORTEST_SEQUENCE if name == "max_seq_length" else 1
+            # True and False are integers in Python.
+            is_whole_number = type(value) is int
+            if not is_whole_number or value < smallest:
+                raise UserError(
+                    f"phases: {name} is {value!r}. It must be a whole number of at least {smallest}.", setting="phases"
+                )
 
 
 @dataclass(frozen=True)
@@ -81,16 +90,25 @@ class ExampleConfig(Config):
         super().__post_init__()
         require_fraction(self, "short_seq_prob", "masked_lm_prob", "mask_replace_prob", "random_replace_prob")
         require_positive(self, "dupe_factor")
-        require(
-            not (self.left_to_right and self.next_sentence_prediction),
-            "--left_to_right needs --next_sentence_prediction false: [CLS] sees no later token to judge by",
-        )
-        require(
-            not (self.left_to_right and self.whole_word_masking),
-            "--left_to_right and --whole_word_masking exclude each other: nothing is masked",
-        )
+        if self.left_to_right and self.next_sentence_prediction:
+            raise UserError(
+                f"{flag('left_to_right')} requires {flag('next_sentence_prediction', False)}, because [CLS] attends "
+                "to no later token that could tell the pairs apart.",
+                setting="next_sentence_prediction",
+            )
+        if self.left_to_right and self.whole_word_masking:
+            raise UserError(
+                f"{flag('left_to_right')} and {flag('whole_word_masking')} cannot be combined: a left-to-right model "
+                "masks nothing. Leave one of them out.",
+                setting="whole_word_masking",
+            )
         total = self.mask_replace_prob + self.random_replace_prob
-        require(total <= 1 + 1e-9, f"--mask_replace_prob + --random_replace_prob is {total}; it must not exceed 1")
+        # Tolerates the rounding of sums such as 0.8 + 0.1 + 0.1.
+        if total > 1 + 1e-9:
+            raise UserError(
+                f"{flag('mask_replace_prob')} + {flag('random_replace_prob')} is {total}. It must be at most 1.",
+                setting="random_replace_prob",
+            )
 
 
 @dataclass(frozen=True)
@@ -113,7 +131,7 @@ class PretrainingConfig(ExampleConfig, OptimizerConfig, DryRunConfig, RunConfig)
     --model_name_or_path continues from a checkpoint, in your domain or language. After an interruption
     --resume_from_checkpoint latest continues exactly as if there had been none. --dry_run estimates the time.
     The paper reports a perplexity of 3.99 for BERT-base and NSP accuracy of 97-98%; it took 4 days on 16 TPU chips.
-    --preset cpu-trial took 26 minutes in two processes on two cores in bf16, which it takes where the device has it.
+    --preset cpu-trial took 26 minutes in two processes on two cores in bf16, which it uses if the device supports it.
     """
 
     corpus: str = setting("", "Prepared corpus (required): a folder of prepare_corpus, or a Hub dataset (push_corpus).")
@@ -126,21 +144,21 @@ class PretrainingConfig(ExampleConfig, OptimizerConfig, DryRunConfig, RunConfig)
     max_position_embeddings: int = setting(512, "Longest sequence that a model from scratch can read.")
     extend_positions: Literal["rotation", "tile", "none"] = setting(
         "rotation",
-        "Positions that the checkpoint never trained, where longer sequences are asked for: the trained ones continued "
-        "by a rotation, repeated (tile), or as they are (none).",
+        "Position embeddings beyond those that the checkpoint was trained on: continue the trained ones by a rotation, "
+        "repeat them (tile), or leave them as they are (none).",
     )
     hidden_act: Literal["gelu", "gelu_new"] = setting("gelu", "gelu (erf) or gelu_new (tanh).")
-    initializer_range: float = setting(0.02, "Standard deviation of the initial weights, truncated at two of it.")
+    initializer_range: float = setting(
+        0.02, "Standard deviation of the initial weights, which are truncated at two standard deviations."
+    )
     hidden_dropout_prob: float | None = setting(
         None, "Dropout after every layer; default: the checkpoint's, or 0.1 from scratch."
     )
     attention_probs_dropout_prob: float | None = setting(
         None, "Dropout of attention weights; default: the checkpoint's, or 0.1 from scratch."
     )
-    max_seq_length: int = setting(128, "Tokens per sequence, where `phases` is not set.")
-    max_predictions_per_seq: int | None = setting(
-        None, "Most predicted tokens of a sequence, where `phases` is not set."
-    )
+    max_seq_length: int = setting(128, "Tokens per sequence, unless `phases` is set.")
+    max_predictions_per_seq: int | None = setting(None, "Most predicted tokens of a sequence, unless `phases` is set.")
     phases: tuple[Phase, ...] = setting((), "Phases as a YAML list of {max_seq_length, steps, batch}.")
     max_train_hours: float | None = setting(
         None, "Hours of training: phases keep their shares, and the learning rate is zero when the time is over."
@@ -148,13 +166,14 @@ class PretrainingConfig(ExampleConfig, OptimizerConfig, DryRunConfig, RunConfig)
     heldout_fraction: float = setting(0.01, "Fraction of documents that training never sees.")
     static_shapes: bool | None = setting(
         None,
-        "Pad every forward pass of a phase to one shape, so that one graph is compiled; default: where that is needed.",
+        "Pad every forward pass of a phase to one shape, so that one graph is compiled; default: only if that is "
+        "needed.",
         decides_result=False,
     )
     pooling: Literal["mean", "cls"] = setting(
         "mean",
-        "What sentence-transformers takes as the vector of a text: the mean of its tokens, or the first one (cls; "
-        "without fine-tuning no meaningful one, the paper's footnote 6).",
+        "Vector of a text in sentence-transformers: the mean of its tokens, or the first one (cls; not meaningful "
+        "without fine-tuning, the paper's footnote 6).",
         decides_result=False,
     )
     max_eval_sequences: int = setting(1024, "Held-out sequences in an evaluation.")
@@ -167,16 +186,23 @@ class PretrainingConfig(ExampleConfig, OptimizerConfig, DryRunConfig, RunConfig)
         require_fraction(
             self, "heldout_fraction", "hidden_dropout_prob", "attention_probs_dropout_prob", below_one=True
         )
-        require(self.max_seq_length >= 8, f"--max_seq_length is {self.max_seq_length}; it must be at least 8")
-        require(
-            self.hidden_size % self.num_attention_heads == 0,
-            f"--hidden_size is {self.hidden_size}; it must be a multiple of --num_attention_heads "
-            f"({self.num_attention_heads})",
-        )
-        require(
-            self.peft is None or self.model_name_or_path is not None,
-            f"--peft {self.peft} needs --model_name_or_path: an adapter is added to trained weights",
-        )
+        if self.max_seq_length < SHORTEST_SEQUENCE:
+            raise UserError(
+                f"{flag('max_seq_length', self.max_seq_length)} is too short. It must be at least {SHORTEST_SEQUENCE}.",
+                setting="max_seq_length",
+            )
+        if self.hidden_size % self.num_attention_heads != 0:
+            raise UserError(
+                f"{flag('hidden_size', self.hidden_size)} is not a multiple of "
+                f"{flag('num_attention_heads', self.num_attention_heads)}.",
+                setting="hidden_size",
+            )
+        if self.peft is not None and self.model_name_or_path is None:
+            raise UserError(
+                f"{flag('peft', self.peft)} requires {flag('model_name_or_path')}, because an adapter is added to "
+                "trained weights.",
+                setting="model_name_or_path",
+            )
 
 
 @dataclass(frozen=True)
@@ -201,7 +227,8 @@ class AuditConfig(ExampleConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_positive(self, "max_seq_length", "max_predictions_per_seq", "num_sequences")
-        require(not self.left_to_right, "--left_to_right has no masks to audit; leave it out")
+        if self.left_to_right:
+            raise UserError(f"{flag('left_to_right')} has no masks to audit. Leave it out.", setting="left_to_right")
 
 
 @dataclass(frozen=True)
@@ -210,8 +237,9 @@ class CurveComparisonConfig(Config):
 
       bert-repro compare_curve --run runs/mini --reference docs/reference_curves/bert-repro-mini.jsonl
 
-    Losses compare only between runs with the same vocabulary and held-out documents. Exit codes: 0 on track; 4 worse by
-    more than 2% and behind by more than a tenth of the run's tokens; 5 diverged.
+    Losses compare only between runs with the same vocabulary, held-out documents and masking; settings that differ are
+    listed. Exit codes: 0 on track; 4 worse by more than 2% and behind by more than a tenth of the run's tokens; 5
+    diverged.
     """
 
     REQUIRED = ("run", "reference")

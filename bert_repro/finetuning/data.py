@@ -27,7 +27,8 @@ from bert_repro.models.modeling_bert_repro import BertReproTokenFeatures
 from bert_repro.tasks.base import Task
 from bert_repro.training.batches import BatchSizes, Ids, MicroBatch, Step, collate_features, even_passes
 from bert_repro.utils.files import atomic_path, create_array, disk_errors, json_digest
-from bert_repro.utils.randomness import Stream, draw
+from bert_repro.utils.randomness import Stream, draw, drawn_rows
+from bert_repro.utils.readers import listed
 
 if TYPE_CHECKING:
     import datasets
@@ -97,7 +98,11 @@ class SplitReader:
         """Returns the training split."""
         name = self.task.train_split
         assert name is not None, "checked before the run begins"
-        return self._read([name], self.config.max_train_samples)[name]
+        is_new = ((name,), self.config.max_train_samples) not in self.cache
+        split = self._read([name], self.config.max_train_samples, drawn=True)[name]
+        if is_new:
+            self._warn_of_labels_without_rows(split.examples)
+        return split
 
     def evaluation(self) -> dict[str, Split]:
         """Returns the splits to score, by name; a missing one is left out."""
@@ -112,17 +117,37 @@ class SplitReader:
         known, example = task.data_description(), task.example(self.train().examples if self.config.do_train else None)
         return {"title": task.title, **known, **({"example": example} if example else {})}
 
-    def _read(self, names: Sequence[str], limit: int | None) -> dict[str, Split]:
+    def _warn_of_labels_without_rows(self, examples: "datasets.Dataset") -> None:
+        """Names the labels that no training row has; the model cannot learn them."""
+        names = self.task.label_names
+        if len(names) < 2 or "label" not in examples.column_names:
+            return
+        labels = examples["label"][:]
+        if not all(isinstance(label, int) for label in labels):
+            return
+        missing = [name for index, name in enumerate(names) if index not in set(labels)]
+        if missing and labels:
+            logger.warning("No training row has the label %s, so the model cannot learn it.", listed(missing))
+
+    def _read(self, names: Sequence[str], limit: int | None, *, drawn: bool = False) -> dict[str, Split]:
         key = (tuple(names), limit)
         if key not in self.cache:
             with self.accelerator.main_process_first():
                 loaded = load_splits(self.task, self.config.data_dir, names)
-                self.cache[key] = {name: self._tokenize(name, loaded[name], limit) for name in names if name in loaded}
+                self.cache[key] = {
+                    name: self._tokenize(name, loaded[name], limit, drawn=drawn) for name in names if name in loaded
+                }
         self.read |= self.cache[key]
         return self.cache[key]
 
-    def _tokenize(self, name: str, dataset: "datasets.Dataset", limit: int | None) -> Split:
-        kept, length = dataset.select(range(min(limit or len(dataset), len(dataset)))), self.config.max_seq_length
+    def _tokenize(self, name: str, dataset: "datasets.Dataset", limit: int | None, *, drawn: bool) -> Split:
+        """Tokenizes a split, or `limit` of its rows: drawn at random for training, the first ones for scoring."""
+        length = self.config.max_seq_length
+        rows = min(limit or len(dataset), len(dataset))
+        if drawn and rows < len(dataset):
+            kept = dataset.select(drawn_rows(Stream.TRAINING_ROWS, len(dataset), rows))
+        else:
+            kept = dataset.select(range(rows))
         features = encode(self.task, kept, self.tokenizer, length)
         if cut := self.task.count_truncated(features):
             whose = self.task.data_names.get(name, f"{self.task.name} {name}")

@@ -90,10 +90,10 @@ def load_model(folder: Path) -> "PreTrainedModel":
     from bert_repro.models import modeling_bert_repro
     from bert_repro.models.configuration_bert_repro import AUTO_CLASSES
 
-    names = load_config(str(folder), "--folder").architectures or ["none"]
+    names = load_config(str(folder), "folder").architectures or ["none"]
     ours = [head.ours for head in AUTO_CLASSES.values() if names[0] in (head.ours, head.upstream)]
     require(ours, f"--folder {folder}: config.json names the class {names[0]}, which is no BERT of this family")
-    model, _ = load_pretrained(getattr(modeling_bert_repro, ours[0]), str(folder), flag="--folder")
+    model, _ = load_pretrained(getattr(modeling_bert_repro, ours[0]), str(folder), setting="folder")
     # The exporter unrolls an LSTM over the tokens of its example, so the graph would know one length only.
     if model.config.bilstm_size is not None:
         raise UserError(

@@ -1,6 +1,6 @@
-"""Loads configurations, models and tokenizers for the recipes: every checkpoint that a recipe reads comes through here.
+"""Loads configurations, models and tokenizers for the recipes: every checkpoint that a recipe reads is loaded here.
 
-Only safetensors are read, no code of a checkpoint runs, and whatever is wrong with its files ends in one line.
+Only safetensors are read, no code of a checkpoint is run, and any damage to its files ends in one line.
 """
 
 import hashlib
@@ -9,10 +9,9 @@ import logging
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from bert_repro.configs.base import require
-from bert_repro.errors import UserError
+from bert_repro.errors import UserError, flag
 from bert_repro.models.configuration_bert_repro import BertReproConfig
 from bert_repro.utils.files import (
     CHECKPOINTS,
@@ -31,13 +30,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("bert_repro")
 
-CONFIG, WEIGHTS = "config.json", "model.safetensors"
+CONFIG = "config.json"
+WEIGHTS = "model.safetensors"
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-MAX_INPUT_CHARS_PER_WORD = 100  # as the original implementation at first, and transformers
+MAX_INPUT_CHARS_PER_WORD = 100  # as in transformers, and in the original implementation at first
 MODEL_MAX_LENGTH = 512
 _PICKLE = "pytorch_model.bin"
-_CONVERT = "convert it: bert-repro convert_checkpoint --checkpoint FOLDER --output_dir NEW_FOLDER"
-_GET_AGAIN = "get the model again"
+_CONVERT = "Convert it: bert-repro convert_checkpoint --checkpoint FOLDER --output_dir NEW_FOLDER"
+_GET_AGAIN = "Download or write the model again."
 _ENCODER = re.compile(r"(^|\.)(embeddings|encoder)\.")
 
 
@@ -52,12 +52,12 @@ def quiet_transformers() -> None:
     transformers_logging.disable_progress_bar()
 
 
-def load_config(name: str, flag: str = "--model_name_or_path") -> BertReproConfig:
-    """Reads the configuration of a checkpoint alone.
+def load_config(name: str, setting: str = "model_name_or_path") -> BertReproConfig:
+    """Reads the configuration of a checkpoint without its weights.
 
     Args:
         name: folder, or id on the Hub.
-        flag: the setting that named it, for messages.
+        setting: the setting that named it, for messages.
 
     Raises:
         UserError: there is none, it is not that of a BERT model, or the folder is a damaged checkpoint of a run.
@@ -65,79 +65,110 @@ def load_config(name: str, flag: str = "--model_name_or_path") -> BertReproConfi
     try:
         return read_model_config(config_file(name).parent)
     except UserError as error:
-        raise UserError(f"{flag} {name}: {error}") from error
+        raise UserError(f"{flag(setting, name)}: {error}", setting=setting) from error
 
 
 def read_model_config(folder: Path) -> BertReproConfig:
     """Reads the config.json of a folder.
 
     Raises:
-        UserError: it is missing or damaged, of another model type, or a value is not possible.
+        UserError: it is missing or damaged, of another model type, or contains an impossible value.
     """
     path = folder / CONFIG
-    require(path.exists() or not any(folder.glob("*.ckpt*.index")), f"is a checkpoint of TensorFlow's; {_CONVERT}")
-    require(path.exists(), f"holds no {CONFIG}; name a folder with a finished model, or an id of the Hub")
+    if not path.exists():
+        is_tensorflow = any(folder.glob("*.ckpt*.index"))
+        if is_tensorflow:
+            raise UserError(f"the folder is a checkpoint of TensorFlow. {_CONVERT}")
+        raise UserError(f"the folder has no {CONFIG}. Pass a folder with a finished model, or an id of the Hub.")
     content = read_json_object(path, damaged=_GET_AGAIN)
-    model_type = content.get("model_type", "bert")  # the first checkpoints name none
+
+    # The first checkpoints of BERT do not name a model type.
+    model_type = content.get("model_type", "bert")
     if model_type not in ("bert", "bert_repro"):
-        raise UserError(f"{CONFIG} says model_type {shown(model_type)}; name a model of type bert")
-    if (places := content.get("position_embedding_type", "absolute")) != "absolute":
-        raise UserError(f"{CONFIG} says position_embedding_type {shown(places)}; only absolute positions are BERT's")
+        raise UserError(f"{CONFIG} has the model_type {shown(model_type)}. Pass a model of type bert.")
+    position_type = content.get("position_embedding_type", "absolute")
+    if position_type != "absolute":
+        raise UserError(
+            f"{CONFIG} has the position_embedding_type {shown(position_type)}, but BERT has absolute positions only."
+        )
     try:
         config: BertReproConfig = BertReproConfig.from_dict({**content, "model_type": "bert_repro"})
         config.check()
-    except Exception as error:  # the library's own checks raise many kinds
-        raise UserError(f"{CONFIG}: {first_line(error)}; {_GET_AGAIN}") from error
+    except Exception as error:
+        # The library's own checks raise exceptions of many kinds.
+        raise UserError(f"{CONFIG}: {first_line(error)}. {_GET_AGAIN}") from error
     return config
 
 
 def load_pretrained(
-    model_class: Any, name: str, *, flag: str = "--model_name_or_path", **options: Any
+    model_class: Any, name: str, *, setting: str = "model_name_or_path", **options: Any
 ) -> tuple[Any, dict[str, Any]]:
     """Loads a checkpoint in float32, whatever precision it was saved in; autocast decides the precision of a run.
 
     Args:
         model_class: one of our model classes.
         name: folder, or id on the Hub.
-        flag: the setting that named it, for messages.
-        options: what else `from_pretrained` takes.
+        setting: the setting that named it, for messages.
+        options: further arguments of `from_pretrained`.
 
     Returns:
-        The model, and what transformers says of its loading: `missing_keys`, `mismatched_keys` ...
+        The model, and transformers' report about loading it: `missing_keys`, `mismatched_keys` ...
 
     Raises:
         UserError: there is no such checkpoint, it cannot be read, or its weights are not those of its configuration.
     """
     import torch
 
-    quiet_transformers()  # its report of missing and unused weights is replaced by one line of ours
-    load_config(name, flag)
-    if Path(name).is_dir() and not any(Path(name).glob("*.safetensors*")):
-        pickle = f"its weights are {_PICKLE}, and only safetensors are read; {_CONVERT}"
-        none = "has no weights; name the folder of a finished run, or that of the sweep"
-        raise UserError(f"{flag} {name}: {pickle if (Path(name) / _PICKLE).exists() else none}")
+    # transformers' report of missing and unused weights is replaced by one line of ours.
+    quiet_transformers()
+    load_config(name, setting)
+    _require_safetensors(name, setting)
     options |= {"dtype": torch.float32, "output_loading_info": True, "use_safetensors": True}
     try:
         model, info = model_class.from_pretrained(name, **options)
-    except Exception as error:  # whatever the library raises about a file, it is the file that is wrong
-        raise UserError(f"{flag} {name}: {first_line(error)}") from error
-    for key, saved, wanted in sorted(info["mismatched_keys"]):
+    except Exception as error:
+        # Whatever the library raises about a file, the file is damaged.
+        raise UserError(f"{flag(setting, name)}: {first_line(error)}", setting=setting) from error
+
+    fault = _fault_of_weights(model, info)
+    if fault:
+        raise UserError(f"{flag(setting, name)}: {fault}", setting=setting)
+    return model, info
+
+
+def _require_safetensors(name: str, setting: str) -> None:
+    """Refuses a local folder without weights in safetensors."""
+    folder = Path(name)
+    if not folder.is_dir() or any(folder.glob("*.safetensors*")):
+        return
+    if (folder / _PICKLE).exists():
+        reason = f"the weights are a pickle ({_PICKLE}), and only safetensors are read. {_CONVERT}"
+    else:
+        reason = "the folder has no weights. Pass the folder of a finished run, or that of a sweep."
+    raise UserError(f"{flag(setting, name)}: {reason}", setting=setting)
+
+
+def _fault_of_weights(model: Any, info: dict[str, Any]) -> str | None:
+    """Returns what is wrong with loaded weights, or None.
+
+    Heads may be missing or have another size, because fine-tuning makes new ones. The encoder must be complete.
+    """
+    for key, saved_shape, expected_shape in sorted(info["mismatched_keys"]):
         if _ENCODER.search(key):
-            raise UserError(
-                f"{flag} {name}: {key} has the shape {list(saved)}, where its configuration asks for {list(wanted)}; "
+            return (
+                f"{key} has the shape {list(saved_shape)}, but its configuration asks for {list(expected_shape)}. "
                 f"{_GET_AGAIN}"
             )
-    for what, keys in (("lack", info["missing_keys"]), ("hold what no such BERT has:", info["unexpected_keys"])):
-        foreign = sorted(key for key in keys if _ENCODER.search(key))
-        if foreign:
-            raise UserError(f"{flag} {name}: its weights {what} {foreign[0]}; {_GET_AGAIN}")
+    for name, keys in (("missing", info["missing_keys"]), ("not part of such a BERT", info["unexpected_keys"])):
+        encoder_keys = sorted(key for key in keys if _ENCODER.search(key))
+        if encoder_keys:
+            return f"the weights {encoder_keys[0]} are {name}. {_GET_AGAIN}"
     for key, value in model.named_parameters():
-        if key not in info["missing_keys"] and not bool(torch.isfinite(value.detach()).all()):
-            raise UserError(
-                f"{flag} {name}: {key} holds values that are not finite (NaN or infinity); name an earlier checkpoint, "
-                f"or {_GET_AGAIN}"
+        if key not in info["missing_keys"] and not bool(value.detach().isfinite().all()):
+            return (
+                f"{key} contains values that are not finite (NaN or infinity). Pass an earlier checkpoint. {_GET_AGAIN}"
             )
-    return model, info
+    return None
 
 
 def check_folder(folder: Path) -> None:
@@ -150,32 +181,39 @@ def check_folder(folder: Path) -> None:
 
     from bert_repro.models.modeling_bert_repro import BertReproModel
 
-    load_pretrained(BertReproModel, str(folder), flag="--folder")
+    load_pretrained(BertReproModel, str(folder), setting="folder")
     for path in (*folder.glob("*.safetensors"), *folder.glob("adapter/*.safetensors")):
         for name, values in load_file(path).items():
             if not values.isfinite().all():
-                raise UserError(f"--folder {folder}: {name} in {path.name} is not finite; make the run again")
+                raise UserError(
+                    f"{flag('folder', folder)}: {name} in {path.name} is not finite. Make the run again.",
+                    setting="folder",
+                )
     if any((folder / name).exists() for name in ("tokenizer.json", "vocab.txt")):
         load_tokenizer(folder)
 
 
 def require_undamaged(folder: Path) -> None:
-    """Refuses a checkpoint of a run that is unfinished or not as its manifest says; other folders pass.
+    """Refuses a checkpoint of a run that is unfinished or differs from its manifest. Other folders are accepted.
 
     Raises:
-        UserError: it is.
+        UserError: the checkpoint is unfinished or damaged.
     """
-    folder = Path(os.path.abspath(folder))  # the name of "." is that of the folder; links stay as they are
+    # "." has no name of its own. Links are not followed.
+    folder = Path(os.path.abspath(folder))
     if folder.name.startswith(UNFINISHED):
-        raise UserError("is an unfinished checkpoint; name one of the step-N folders next to it")
-    is_checkpoint = step_of(folder) is not None and folder.parent.name == CHECKPOINTS
-    if (is_checkpoint or (folder / TRAINER_STATE).is_dir()) and (damage := find_damage(folder)):
-        raise UserError(f"{damage}; name another checkpoint")
+        raise UserError("the folder is an unfinished checkpoint. Pass one of the step-N folders next to it.")
+    is_step_of_run = step_of(folder) is not None and folder.parent.name == CHECKPOINTS
+    is_checkpoint = is_step_of_run or (folder / TRAINER_STATE).is_dir()
+    if not is_checkpoint:
+        return
+    damage = find_damage(folder)
+    if damage:
+        raise UserError(f"{damage}. Pass another checkpoint.")
 
 
 def config_file(name: str) -> Path:
-    """Returns the path of a checkpoint's config.json; that of an id on the Hub is fetched first, into a folder that its
-    commit names."""
+    """Returns the path of a checkpoint's config.json. For an id on the Hub it is downloaded into the cache first."""
     if Path(name).is_dir():
         require_undamaged(Path(name))
         return Path(name) / CONFIG
@@ -183,8 +221,9 @@ def config_file(name: str) -> Path:
 
     try:
         return Path(str(cached_file(name, CONFIG)))
-    except Exception as error:  # of the Hub's library: no such id, no network ...
-        raise UserError(f"no such folder here; on the Hub: {first_line(error)}") from error
+    except Exception as error:
+        # The Hub's library raises exceptions of many kinds: no such id, no network ...
+        raise UserError(f"there is no such folder here. On the Hub: {first_line(error)}") from error
 
 
 # --- Tokenizers -----------------------------------------------------------------------------------------------------
@@ -195,63 +234,89 @@ def load_tokenizer(path_or_id: str | Path, *, lowercase: bool | None = None) -> 
 
     Args:
         path_or_id: a folder, a vocabulary file with one entry per line, or the id of a model on the Hub.
-        lowercase: for a plain vocabulary, which says nothing itself: None takes it as cased when any entry has an
-            upper-case letter, else as uncased. A saved tokenizer is taken as it is.
+        lowercase: whether a plain vocabulary is uncased, which its file does not say. None treats it as cased if any
+            entry has an upper-case letter. A saved tokenizer is used as it is.
 
     Raises:
-        UserError: nothing is there, or it is not a BERT vocabulary.
+        UserError: there is nothing of that name, or it is not a BERT vocabulary.
     """
     path = Path(path_or_id)
-    saved = any((path / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json"))
-    if path.is_file() or (not saved and (path / "vocab.txt").is_file()):
+    is_saved = any((path / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json"))
+
+    # A plain vocabulary, named by itself or by its folder.
+    if path.is_file() or (not is_saved and (path / "vocab.txt").is_file()):
         vocab = _read_vocabulary(path if path.is_file() else path / "vocab.txt")
         if lowercase is None:
-            lowercase = not any(token != token.lower() for token in vocab if not token.startswith("["))
+            words = [token for token in vocab if not token.startswith("[")]
+            lowercase = all(word == word.lower() for word in words)
         return build_tokenizer(vocab, lowercase)
-    require(saved or not path.is_dir(), f"folder {path_or_id} holds no tokenizer; expected tokenizer.json or vocab.txt")
+
+    if path.is_dir() and not is_saved:
+        raise UserError(f"The folder {path_or_id} has no tokenizer, that is, no tokenizer.json and no vocab.txt.")
     return _load_saved(str(path_or_id))
 
 
 def _read_vocabulary(path: Path) -> dict[str, int]:
+    """Reads a vocabulary with one entry per line; the id of an entry is its line, counted from 0."""
     vocab: dict[str, int] = {}
     for line, token in enumerate(read_utf8(path).removesuffix("\n").split("\n"), start=1):
         if token in vocab:
-            raise UserError(f"{path}, line {line}: {shown(token)} is already on line {vocab[token] + 1}; remove one")
+            raise UserError(
+                f"{path}, line {line}: {shown(token)} is already on line {vocab[token] + 1}. Remove one of them."
+            )
         vocab[token] = line - 1
     missing = [token for token in SPECIAL_TOKENS if token not in vocab]
     if missing:
-        raise UserError(f"{path}: no entry {', '.join(missing)}; this is not a BERT vocabulary with one entry per line")
+        raise UserError(
+            f"{path} has no entry {', '.join(missing)}, so it is not a BERT vocabulary with one entry per line."
+        )
     return vocab
 
 
 def _load_saved(path_or_id: str) -> "PreTrainedTokenizerFast":
     from transformers import AutoTokenizer
 
-    nowhere = f"tokenizer {path_or_id!r} is neither a local folder or file nor on the Hub"
     try:
-        # With a configuration given, config.json, which may be anything, plays no part here.
+        # With a configuration passed, transformers does not read the folder's config.json, which may be anything.
         tokenizer = AutoTokenizer.from_pretrained(path_or_id, config=BertReproConfig(), trust_remote_code=False)
-    except Exception as error:  # of a damaged file the tokenizers library raises nothing more exact
+    except Exception as error:
+        # The tokenizers library raises plain exceptions about damaged files.
         reason = first_line(error)
         if Path(path_or_id).is_dir():
-            raise UserError(f"tokenizer {path_or_id!r} cannot be read ({reason}); get its files again") from error
-        raise UserError(f"{nowhere}: {reason}") from error
-    if set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):  # made up where transformers finds no file
-        raise UserError(f"{nowhere}: no vocabulary was found")
-    missing = [name for name in ("pad", "unk", "cls", "sep", "mask") if getattr(tokenizer, f"{name}_token") is None]
-    is_wordpiece = (
-        getattr(tokenizer, "is_fast", False)
-        and json.loads(tokenizer.backend_tokenizer.to_str())["model"]["type"] == "WordPiece"
-    )
-    if missing or not is_wordpiece:
-        raise UserError(f"tokenizer {path_or_id} is not a WordPiece tokenizer of BERT; name the one of a BERT model")
-    return tokenizer  # type: ignore[no-any-return]
+            raise UserError(
+                f"The tokenizer {path_or_id!r} cannot be read ({reason}). Download or write its files again."
+            ) from error
+        raise UserError(
+            f"The tokenizer {path_or_id!r} is neither a local folder or file nor on the Hub: {reason}"
+        ) from error
+
+    # transformers makes a tokenizer of special tokens alone if it finds no file.
+    if set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
+        raise UserError(
+            f"The tokenizer {path_or_id!r} is neither a local folder or file nor on the Hub: no vocabulary was found."
+        )
+    if not _is_bert_tokenizer(tokenizer):
+        raise UserError(
+            f"The tokenizer {path_or_id} is not a WordPiece tokenizer with BERT's special tokens. Pass the one of a "
+            "BERT model."
+        )
+    return cast("PreTrainedTokenizerFast", tokenizer)
+
+
+def _is_bert_tokenizer(tokenizer: Any) -> bool:
+    for name in ("pad", "unk", "cls", "sep", "mask"):
+        if getattr(tokenizer, f"{name}_token") is None:
+            return False
+    if not getattr(tokenizer, "is_fast", False):
+        return False
+    model_type = json.loads(tokenizer.backend_tokenizer.to_str())["model"]["type"]
+    return bool(model_type == "WordPiece")
 
 
 def build_tokenizer(
     vocab: dict[str, int], lowercase: bool, *, strip_accents: bool | None = None, handle_chinese_chars: bool = True
 ) -> "PreTrainedTokenizerFast":
-    """Makes a BERT tokenizer of a vocabulary (piece -> id); the arguments are those of `train_wordpiece`."""
+    """Returns a BERT tokenizer with a vocabulary (piece -> id); the other arguments are those of `train_wordpiece`."""
     from transformers import BertTokenizer
 
     tokenizer: PreTrainedTokenizerFast = BertTokenizer(
@@ -265,11 +330,11 @@ def build_tokenizer(
 
 
 def save_tokenizer(tokenizer: "PreTrainedTokenizerBase", folder: Path) -> None:
-    """Saves a tokenizer with tokenizer.json, and with vocab.txt for `BertTokenizer` of transformers before 5.
+    """Saves a tokenizer as tokenizer.json, and as vocab.txt for `BertTokenizer` of transformers before 5.
 
     Args:
         tokenizer: a WordPiece tokenizer.
-        folder: made if need be.
+        folder: the folder; created if it does not exist.
 
     Raises:
         UserError: the disk is full or not writable.
@@ -278,16 +343,18 @@ def save_tokenizer(tokenizer: "PreTrainedTokenizerBase", folder: Path) -> None:
     with atomic_files(folder) as unfinished:
         tokenizer.save_pretrained(unfinished)
         _make_portable(unfinished / "tokenizer_config.json")
-        if [index for _, index in words] == list(range(len(words))):  # the line is the id
+        # In vocab.txt the line is the id, so ids must have no gaps.
+        has_no_gaps = [number for _, number in words] == list(range(len(words)))
+        if has_no_gaps:
             write_text(unfinished / "vocab.txt", "".join(f"{word}\n" for word, _ in words))
 
 
 def _make_portable(path: Path) -> None:
-    """Leaves nothing in tokenizer_config.json that only this machine or only transformers 5 understands.
+    """Removes entries of tokenizer_config.json that only this machine or only transformers 5 understands.
 
-    transformers writes down whether it found the tokenizer in a folder. It reads further special tokens under two
-    names: from 4.46 on, transformers 4 fails at a list under the new one ("'list' object has no attribute 'keys'"), and
-    older ones do not see it.
+    transformers stores whether it found the tokenizer in a folder. It reads further special tokens under two names.
+    From 4.46 on, transformers 4 fails at a list under the new name ("'list' object has no attribute 'keys'"), and older
+    versions ignore it.
     """
     config = read_json_object(path)
     for name in ("is_local", "local_files_only"):
@@ -298,19 +365,19 @@ def _make_portable(path: Path) -> None:
 
 
 def longest_input(tokenizer: "PreTrainedTokenizerBase", positions: int) -> int:
-    """Returns how many tokens a model reads at once: what its tokenizer truncates at, within its positions.
+    """Returns how many tokens a model reads at once: the length that its tokenizer truncates to, within its positions.
 
     Args:
-        tokenizer: the model's; its `model_max_length` is the longest sequence that the model was trained with.
+        tokenizer: tokenizer of the model; its `model_max_length` is the longest sequence that the model was trained on.
         positions: number of the model's position embeddings.
     """
     return int(min(tokenizer.model_max_length, positions))
 
 
 def tokenizer_fingerprint(tokenizer: "PreTrainedTokenizerFast") -> str:
-    """Returns the SHA-256 (hex) of all that decides tokens and ids: normalization, splitting, model, special tokens.
+    """Returns the SHA-256 (hex) of everything that decides tokens and ids (normalizer, model, special tokens).
 
-    Truncation, padding and the template around a sequence do not count.
+    Truncation, padding and the template around a sequence are left out.
     """
     state = json.loads(tokenizer.backend_tokenizer.to_str())
     parts = {name: state[name] for name in ("normalizer", "pre_tokenizer", "model", "added_tokens")}
@@ -320,9 +387,10 @@ def tokenizer_fingerprint(tokenizer: "PreTrainedTokenizerFast") -> str:
 
 
 def require_vocabulary(name: str, model: Any, tokenizer: Any) -> None:
-    """Raises `UserError` where a tokenizer has ids beyond the embeddings of the model called `name`."""
+    """Raises `UserError` if a tokenizer has ids beyond the embeddings of the model called `name`."""
     if len(tokenizer) > model.config.vocab_size:
         raise UserError(
-            f"--model_name_or_path {name}: its vocabulary of {model.config.vocab_size} is smaller than the tokenizer's "
-            f"{len(tokenizer)} ids; name the tokenizer it was trained with"
+            f"{flag('model_name_or_path', name)} has a vocabulary of {model.config.vocab_size}, but the tokenizer has "
+            f"{len(tokenizer)} ids. Pass the tokenizer that the model was trained with.",
+            setting="model_name_or_path",
         )

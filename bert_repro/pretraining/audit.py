@@ -1,7 +1,7 @@
 """Shows the examples that a corpus and settings give: some of them decoded, and the shares of all that were drawn.
 
 Examples come from the stream and the collator that training uses. That the sampler draws what the paper says is tested
-(tests/pretraining); this is about the corpus: does it hold running text, in documents long enough for pairs?
+in tests/pretraining. The audit is about the corpus: does it contain running text, in documents long enough for pairs?
 """
 
 import logging
@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 
@@ -18,40 +18,60 @@ from bert_repro.configs import AuditConfig
 from bert_repro.corpus.prepared_corpus import PreparedCorpus
 from bert_repro.hub.corpora import corpus_folder
 from bert_repro.models.loading import load_tokenizer
-from bert_repro.pretraining.collator import DataCollatorForBertPreTraining
+from bert_repro.pretraining.collator import DataCollatorForBertPreTraining, ExampleBatch
 from bert_repro.pretraining.dataset import ExampleStream, Position
 from bert_repro.pretraining.segment_pairs import FORCED
 from bert_repro.training.batches import IGNORE_INDEX
 from bert_repro.utils import process
-from bert_repro.utils.arrays import row_starts
+from bert_repro.utils.arrays import Int64Array, row_starts
 from bert_repro.utils.files import SAMPLE_INDEX, write_json, write_text
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 logger = logging.getLogger("bert_repro")
 
-_BATCH = 8192
+_BATCH = 8192  # examples that are drawn at a time
 _EXAMPLES_SHOWN = 4
 
+Statistics = dict[str, int | float]
 
-def audit_pretraining_data(config: AuditConfig) -> dict[str, Any]:
+
+class AuditReport(TypedDict):
+    """The content of audit.json.
+
+    `statistics` are counts and shares by name, `examples` have a `label` and a `text`, `settings` are those of the
+    audit.
+    """
+
+    statistics: Statistics
+    examples: list[dict[str, str]]
+    settings: dict[str, object]
+
+
+def audit_pretraining_data(config: AuditConfig) -> AuditReport:
     """Writes audit.json and audit.txt about a corpus, and shows the text.
 
     Returns:
-        What audit.json holds: `statistics`, `examples`, `settings`.
+        The content of audit.json.
 
     Raises:
-        UserError: the corpus is none.
+        UserError: the folder is not a prepared corpus.
     """
     output_dir = Path(config.output_dir)
     folder = corpus_folder(config.corpus)
     corpus = PreparedCorpus.load(folder)
     process.claim_folder(output_dir)
     tokenizer = load_tokenizer(folder / "tokenizer")
+    # The sample index is only needed here, and it is as large as the corpus has pairs.
     try:
-        statistics, examples = _draw(config, corpus, tokenizer, output_dir / SAMPLE_INDEX)
+        example_statistics, examples = _draw(config, corpus, tokenizer, output_dir / SAMPLE_INDEX)
     finally:
         shutil.rmtree(output_dir / SAMPLE_INDEX, ignore_errors=True)
-    report: dict[str, Any] = {"statistics": {**_corpus_statistics(corpus, config.max_seq_length), **statistics}}
-    report |= {"examples": examples, "settings": asdict(config)}
+
+    # Statistics of the corpus come first, then those of its examples.
+    statistics = {**_corpus_statistics(corpus, config.max_seq_length), **example_statistics}
+    report: AuditReport = {"statistics": statistics, "examples": examples, "settings": asdict(config)}
     text = text_report(report)
     write_json(output_dir / "audit.json", report)
     write_text(output_dir / "audit.txt", text)
@@ -60,8 +80,8 @@ def audit_pretraining_data(config: AuditConfig) -> dict[str, Any]:
 
 
 def _draw(
-    config: AuditConfig, corpus: PreparedCorpus, tokenizer: Any, indexes: Path
-) -> tuple[dict[str, Any], list[dict[str, str]]]:
+    config: AuditConfig, corpus: PreparedCorpus, tokenizer: "PreTrainedTokenizerFast", indexes: Path
+) -> tuple[Statistics, list[dict[str, str]]]:
     """Draws the first sequences of the first epoch, in the order of training; returns their shares and some of them."""
     stream = ExampleStream(
         corpus,
@@ -76,63 +96,110 @@ def _draw(
     collator = DataCollatorForBertPreTraining(
         tokenizer, config, max_predictions_per_seq=config.max_predictions_per_seq, packing=True
     )
+
+    # Draw batch after batch, as training would.
     counts: Counter[str] = Counter()
     shown: list[dict[str, str]] = []
-    left, position = min(config.num_sequences, len(stream.indexes.get(0))), Position()
+    position = Position()
+    left = min(config.num_sequences, len(stream.indexes.get(0)))
     while left:
         ids, position = stream.take(position, min(left, _BATCH))
         left -= len(ids)
         examples = stream.read(ids)
         batch = collator(examples)
-        read, labels = batch["input_ids"][0].numpy(), batch["labels"][0].numpy()
-        predicted = labels != IGNORE_INDEX
-        counts["sequences"] += len(ids)
-        counts["tokens"] += int(examples.lengths.sum())
-        counts["unknown"] += int((examples.tokens == tokenizer.unk_token_id).sum())
-        counts["not_next"] += int(examples.next_sentence_labels.sum())
-        counts["forced"] += int(np.count_nonzero(stream.indexes.get(0)[ids[:, 1]]["flags"] & FORCED))
-        counts["predictions"] += int(predicted.sum())
-        counts["masked"] += int((read[predicted] == tokenizer.mask_token_id).sum())
-        counts["same"] += int((read[predicted] == labels[predicted]).sum())
-        for number, (start, end) in enumerate(pairwise(row_starts(examples.lengths))):
-            if len(shown) == _EXAMPLES_SHOWN:
-                break
-            shown.append({
-                "label": "NotNext" if examples.next_sentence_labels[number] else "IsNext",
-                "text": marked_text(read[start:end], labels[start:end], tokenizer),
-            })  # fmt: skip
+        tokens = batch["input_ids"][0].numpy()
+        labels = batch["labels"][0].numpy()
+        _count(counts, stream, ids, examples, tokens, labels, tokenizer)
+        if not shown:
+            shown = _decoded(examples, tokens, labels, tokenizer)
     return _example_statistics(counts, config.max_seq_length), shown
 
 
-def marked_text(read: Any, labels: Any, tokenizer: Any) -> str:
+def _count(
+    counts: Counter[str],
+    stream: ExampleStream,
+    ids: Int64Array,
+    examples: ExampleBatch,
+    tokens: Int64Array,
+    labels: Int64Array,
+    tokenizer: "PreTrainedTokenizerFast",
+) -> None:
+    """Adds a batch to the counts.
+
+    Args:
+        counts: counts so far.
+        stream: stream of the examples.
+        ids: their ids, int64 [B, 2].
+        examples: the examples before masking.
+        tokens: ids that the model reads, int64 [T].
+        labels: ids that it predicts, -100 where it predicts nothing, int64 [T].
+        tokenizer: tokenizer of the corpus.
+    """
+    counts["sequences"] += len(ids)
+    counts["tokens"] += int(examples.lengths.sum())
+    counts["unknown"] += int((examples.tokens == tokenizer.unk_token_id).sum())
+    counts["not_next"] += int(examples.next_sentence_labels.sum())
+    counts["forced"] += int(np.count_nonzero(stream.indexes.get(0)[ids[:, 1]]["flags"] & FORCED))
+
+    # Compare what the model reads with what it predicts.
+    is_predicted = labels != IGNORE_INDEX
+    counts["predictions"] += int(is_predicted.sum())
+    counts["masked"] += int((tokens[is_predicted] == tokenizer.mask_token_id).sum())
+    counts["same"] += int((tokens[is_predicted] == labels[is_predicted]).sum())
+
+
+def _decoded(
+    examples: ExampleBatch, tokens: Int64Array, labels: Int64Array, tokenizer: "PreTrainedTokenizerFast"
+) -> list[dict[str, str]]:
+    """Returns the first examples of a batch as label and text."""
+    decoded: list[dict[str, str]] = []
+    borders = list(pairwise(row_starts(examples.lengths)))
+    for number, (start, end) in enumerate(borders[:_EXAMPLES_SHOWN]):
+        label = "NotNext" if examples.next_sentence_labels[number] else "IsNext"
+        decoded.append({"label": label, "text": marked_text(tokens[start:end], labels[start:end], tokenizer)})
+    return decoded
+
+
+def marked_text(tokens: Int64Array, labels: Int64Array, tokenizer: "PreTrainedTokenizerFast") -> str:
     """Returns a sequence as text, every predicted token as {what is read -> what is to be predicted}.
 
     Args:
-        read: ids that the model reads, [T].
-        labels: ids that it is to predict, -100 where it predicts nothing, [T].
+        tokens: ids that the model reads, int64 [T].
+        labels: ids that it is to predict, -100 where it predicts nothing, int64 [T].
         tokenizer: tokenizer of the corpus.
     """
-    pieces = tokenizer.convert_ids_to_tokens(read.tolist())
+    pieces = tokenizer.convert_ids_to_tokens(tokens.tolist())
     for place in np.flatnonzero(labels != IGNORE_INDEX):
-        pieces[place] = f"{{{pieces[place]} -> {tokenizer.convert_ids_to_tokens(int(labels[place]))}}}"
-    return " ".join(pieces).replace(" ##", "")
+        target = tokenizer.convert_ids_to_tokens(int(labels[place]))
+        pieces[place] = f"{{{pieces[place]} -> {target}}}"
+
+    # Join the pieces of a word, but keep the ## of predicted ones.
+    text = ""
+    for piece in pieces:
+        text += piece.removeprefix("##") if piece.startswith("##") else f" {piece}"
+    return text.strip()
 
 
-def _corpus_statistics(corpus: PreparedCorpus, max_seq_length: int) -> dict[str, Any]:
-    tokens, sentences = np.diff(corpus.document_starts), np.diff(corpus.document_sentences)
-    return {
+def _corpus_statistics(corpus: PreparedCorpus, max_seq_length: int) -> Statistics:
+    # Lengths of all documents, in tokens and in sentences.
+    tokens = np.diff(corpus.document_starts)
+    sentences = np.diff(corpus.document_sentences)
+    statistics: Statistics = {
         "documents": corpus.num_documents,
         "documents with a text that occurs before": corpus.num_documents - len(np.unique(corpus.document_keys)),
         "documents of one sentence": float((sentences == 1).mean()),
         "documents shorter than a sequence": float((tokens < max_seq_length - 3).mean()),
         "sentences": corpus.manifest["counts"]["sentences"],
         "tokens": corpus.num_tokens,
-        **{f"tokens of {Path(source['input']).name}": source["share"] for source in corpus.manifest.get("sources", ())},
     }
+    for source in corpus.manifest.get("sources", ()):
+        statistics[f"tokens of {Path(source['input']).name}"] = source["share"]
+    return statistics
 
 
-def _example_statistics(counts: Counter[str], max_seq_length: int) -> dict[str, Any]:
-    sequences, predictions = counts["sequences"], max(1, counts["predictions"])
+def _example_statistics(counts: Counter[str], max_seq_length: int) -> Statistics:
+    sequences = counts["sequences"]
+    predictions = max(1, counts["predictions"])
     return {
         "sequences drawn": sequences,
         "tokens of a sequence": round(counts["tokens"] / sequences, 2),
@@ -147,16 +214,18 @@ def _example_statistics(counts: Counter[str], max_seq_length: int) -> dict[str, 
     }
 
 
-def text_report(report: dict[str, Any]) -> str:
+def text_report(report: AuditReport) -> str:
     """Returns the report as text, for the screen and audit.txt.
 
     Args:
-        report: what audit.json holds.
+        report: the content of audit.json.
     """
-    lines = []
+    lines: list[str] = []
     for name, value in report["statistics"].items():
+        # Shares are shown in percent, counts with separators.
         is_share = isinstance(value, float) and not name.endswith("of a sequence")
-        lines.append(f"{name:<42} {f'{value:.2%}' if is_share else f'{value:,}':>14}")
+        number = f"{value:.2%}" if is_share else f"{value:,}"
+        lines.append(f"{name:<42} {number:>14}")
     lines += ["", "the first examples, every prediction as {what is read -> what is to be predicted}:"]
     lines += [f"\n{example['label']}: {example['text']}" for example in report["examples"]]
     return "\n".join(lines) + "\n"

@@ -185,6 +185,7 @@ class DataCollatorForBertPreTraining:
 
     def _from_features(self, features: Sequence[Mapping[str, Any]]) -> _Sequences:
         """Joins features, removes their padding and draws keys for their masks."""
+        # Join the features, padding included.
         tokens = flatten_field(features, "input_ids")
         given_lengths = np.array([len(feature["input_ids"]) for feature in features], dtype=np.int64)
         lengths = given_lengths
@@ -195,6 +196,7 @@ class DataCollatorForBertPreTraining:
             empty = np.flatnonzero(lengths == 0)
             if empty.size:
                 raise ValueError(f"feature {empty[0]} consists of padding alone: its attention_mask has no 1")
+        # Padding is gone from here on; every other field is cut in the same way.
         tokens = tokens[is_token]
 
         if "token_type_ids" in features[0]:
@@ -208,6 +210,7 @@ class DataCollatorForBertPreTraining:
         if "next_sentence_label" in features[0]:
             next_sentence_labels = np.array([int(feature["next_sentence_label"]) for feature in features])
 
+        # New masks at every call, from torch's generator: a seed of the Trainer repeats them.
         keys = torch.randint(2**63 - 1, (len(features),)).numpy().astype(np.uint64)
         width = int(given_lengths.max())
         return _Sequences(tokens, segments, lengths, keys, next_sentence_labels, is_special, width)

@@ -78,8 +78,8 @@ class SettingDifference:
     """
 
     name: str
-    run: Any
-    reference: Any
+    run: object
+    reference: object
     changes_examples: bool
 
 
@@ -131,6 +131,7 @@ class CurveComparison:
             return "the loss is not finite"
         if self.is_equal:
             return "equal within 2%"
+        # Say how far the values are apart, and then how many tokens.
         difference = abs(self.value / self.reference - 1)
         direction = "lower" if self.value < self.reference else "higher"
         relation = f"{difference:.1%} {direction}"
@@ -184,12 +185,14 @@ def compare_curve(config: CurveComparisonConfig) -> CurveComparison:
         reference_rows = [row for row in reference_rows if row.get(_LENGTH, lengths[-1]) == lengths[-1]]
     metric = _common_metric(run_rows, reference_rows)
 
+    # Compare, with the names of the folders in messages and in the plot.
     run_name, reference_name = curve_names(config.run, config.reference)
     run = _curve(run_rows, metric, run_name)
     reference = _curve(reference_rows, metric, reference_name)
     differences = setting_differences(_settings(config.run), _settings(config.reference))
     comparison = compare(run, reference, metric, differences)
 
+    # Draw and print.
     path = _log_file(config.run).with_name("curve_comparison.png")
     if config.output_file:
         path = Path(config.output_file)
@@ -215,6 +218,7 @@ def compare(
     Raises:
         UserError: the run begins after the reference ends.
     """
+    # A reference may have a gap; interpolate over it.
     is_finite = np.isfinite(reference.values)
     reference_tokens, reference_values = reference.tokens[is_finite], reference.values[is_finite]
     is_shared = run.tokens <= reference_tokens[-1]
@@ -224,6 +228,7 @@ def compare(
             f"{reference_tokens[-1]:,.0f}. Choose a longer reference.",
             setting="reference",
         )
+    # The run's last value, and the reference's at the same number of tokens.
     values = run.values[is_shared]
     tokens, value = float(run.tokens[is_shared][-1]), float(values[-1])
     expected = float(np.interp(tokens, reference_tokens, reference_values))
@@ -343,6 +348,7 @@ def curve_names(run: str, reference: str) -> tuple[str, str]:
 
     If both are the same, as many folders above are added as it takes to tell them apart.
     """
+    # Add folders from the right until the names differ.
     run_parts = _name_parts(run)
     reference_parts = _name_parts(reference)
     for count in range(1, max(len(run_parts), len(reference_parts)) + 1):
@@ -392,6 +398,7 @@ def setting_differences(
     """
     if run is None or reference is None:
         return None
+    # Every setting that decides the numbers of a run, as its field says.
     example_settings = set(type_hints(ExampleConfig))
     differences: list[SettingDifference] = []
     for field in fields(PretrainingConfig):
@@ -418,7 +425,7 @@ def _without_steps(phase: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in phase.items() if name not in ("steps", "per_device_batch")}
 
 
-def _same(first: Any, second: Any) -> bool:
+def _same(first: object, second: object) -> bool:
     """Returns whether two settings are equal as JSON, which has lists in place of tuples."""
     return json.dumps(first, sort_keys=True, default=str) == json.dumps(second, sort_keys=True, default=str)
 
@@ -428,6 +435,7 @@ def _same(first: Any, second: Any) -> bool:
 
 def _curve(rows: Sequence[Row], metric: str, name: str) -> Curve:
     """Returns the metric's curve. A row of an evaluation has the tokens of the training row before it."""
+    # Collect the points of the metric.
     tokens: list[float] = []
     values: list[float] = []
     tokens_so_far = 0.0

@@ -38,6 +38,7 @@ from bert_repro.pretraining.segment_pairs import (
 from bert_repro.training.batches import Ids, MicroBatch, Step, even_passes
 from bert_repro.utils.arrays import Int64Array, row_starts
 from bert_repro.utils.files import SAMPLE_INDEX
+from bert_repro.utils.process import is_local_main_process
 from bert_repro.utils.randomness import Stream, draw
 
 if TYPE_CHECKING:
@@ -187,9 +188,11 @@ def permute(places: Int64Array, size: int, *names: int) -> Int64Array:
     Returns:
         int64 [N], distinct for distinct places; over all places, every row exactly once.
     """
+    # The smallest rectangle with about equal sides that holds all rows.
     height = isqrt(max(size - 1, 0)) + 1
     width = -(-size // height)
     rows = _shuffle(places, height, width, *names)
+    # Send places outside of the rows through again.
     outside = np.flatnonzero(rows >= size)
     while outside.size:
         rows[outside] = _shuffle(rows[outside], height, width, *names)
@@ -303,6 +306,8 @@ class PretrainingSource:
                 if phase_step > self.phases[number].steps:
                     break
                 ids, stream_position = stream.take(stream_position, self.phases[number].batch)
+                steps_left = self.phases[number].steps - phase_step
+                self._draw_next_epoch(stream, stream_position, steps_left * self.phases[number].batch)
                 # Loader processes read a few steps behind; those never reach back more than one epoch.
                 stream.indexes.discard_before(stream_position.epoch - 1)
                 position_after = {
@@ -312,6 +317,14 @@ class PretrainingSource:
                     "row": stream_position.row,
                 }
                 yield self._step(ids, number, position_after)
+
+    def _draw_next_epoch(self, stream: ExampleStream, position: Position, examples_left: int) -> None:
+        """Draws the next epoch ahead if the phase reaches it, in one process of each machine."""
+        if examples_left <= 0:
+            return
+        examples_of_epoch_left = len(stream.indexes.get(position.epoch)) - position.row
+        if examples_left > examples_of_epoch_left and is_local_main_process():
+            stream.indexes.draw_ahead(position.epoch + 1)
 
     def set_steps(self, steps: Sequence[int]) -> None:
         """Changes the length of each phase."""
@@ -330,12 +343,14 @@ class PretrainingSource:
 
     def load(self, ids: Ids, group: int) -> MicroBatch:
         """Reads, masks and collates examples; see `BatchSource.load`."""
+        # Read, mask, lay out, count.
         examples = self.streams[group].read(ids)
         inputs = self.collators[group](examples)
         return MicroBatch(inputs, self.objective.counts(inputs), int(examples.lengths.sum()))
 
     def totals(self, ids: Ids, group: int) -> dict[str, int]:
         """Counts the predictions behind each loss term; see `BatchSource.totals`."""
+        # The sample index has the lengths, so nothing is read from the corpus.
         lengths = self.streams[group].lengths(ids)
         return self.objective.step_totals(lengths, self.phases[group].max_predictions_per_seq)
 

@@ -178,6 +178,7 @@ class HeldOutEvaluation:
             Metrics with the prefixes of the objective's loss terms: `mlm_loss`, `nsp_accuracy`, `lm_perplexity` ...
         """
         terms = self.objective.loss_terms
+        # Each process measures every n-th sequence.
         own_ids = self.ids[accelerator.process_index :: accelerator.num_processes]
         passes = math.ceil(self.rows / accelerator.num_processes / self.batch_size)
 
@@ -194,6 +195,7 @@ class HeldOutEvaluation:
                 sums += scores
         model.train()
 
+        # Add up over the processes, then divide.
         totals = accelerator.reduce(sums.to(accelerator.device, torch.float32), "sum").tolist()
         metrics: dict[str, float] = {}
         for (term, prefix), (loss, right, predictions) in zip(terms.items(), totals, strict=True):
@@ -208,6 +210,7 @@ class HeldOutEvaluation:
         self, model: nn.Module, batch: Batch, accelerator: Accelerator, breakdown: MlmBreakdown | None
     ) -> torch.Tensor:
         """Returns sums over a batch, float64 [loss terms, 3]: loss, right predictions, predictions."""
+        # One forward pass serves the losses, the accuracies and the breakdown.
         inputs = send_to_device(batch, accelerator.device)
         with accelerator.autocast():
             output = model(**inputs)

@@ -62,6 +62,7 @@ class HealthChecks:
         Args:
             row: means over the logging window, with `tokens` since the beginning.
         """
+        # Before that, every run is on the plateau.
         tokens = row["tokens"]
         term = self.objective.token_term
         if tokens >= _PATIENCE and term in row:
@@ -83,6 +84,7 @@ class HealthChecks:
 
     def _check_plateau(self, loss: float, tokens: float) -> None:
         """Warns if the token loss is that of a model that knows how often each token occurs and nothing else."""
+        # A model below the threshold uses the context.
         if loss <= _PLATEAU_SHARE * self.loss_of_guessing:
             return
         self._warn(

@@ -151,12 +151,14 @@ def extend_words(model: Any, config: PretrainingConfig, tokenizer: "PreTrainedTo
             setting="model_name_or_path",
         )
 
+    # New rows come after all others, so the old ones keep their ids.
     new_words = sorted((number, word) for word, number in vocabulary.items() if number >= size)
     model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
     embeddings = model.get_input_embeddings().weight
     bias = model.get_output_embeddings().bias
     with torch.no_grad():
         for number, word in new_words:
+            # The pieces that the checkpoint would have read in place of the word.
             pieces = checkpoint_tokenizer(word, add_special_tokens=False)["input_ids"]
             embeddings[number] = embeddings[pieces].mean(0)
             bias[number] = bias[pieces].mean()

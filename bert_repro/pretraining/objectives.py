@@ -155,6 +155,7 @@ class Objective(ABC):
 
     def attended_tokens(self, length: int) -> float:
         """Returns how many tokens each token attends to, on average, in a sequence of `length` tokens."""
+        # Under causal attention token n attends to n tokens.
         return (length + 1) / 2 if self.is_causal else length
 
     @property
@@ -199,6 +200,7 @@ class MaskedLanguageModel(Objective):
     @torch.no_grad()
     def count_right(output: Any, inputs: dict[str, Any]) -> dict[str, torch.Tensor]:
         """Counts predicted tokens that are right, and sentence pairs if the batch has labels for them."""
+        # Surplus positions are 0, where [CLS] has no label.
         labels = inputs["labels"].flatten().index_select(0, inputs["prediction_positions"])
         # On the CPU, max is three times as fast as argmax in bfloat16.
         is_right = (output.prediction_logits.max(-1).indices == labels) & (labels != IGNORE_INDEX)
@@ -223,6 +225,7 @@ class MaskedLanguageModel(Objective):
         A token that the model reads at a predicted position is either the right one or a random one. A model that
         knows only their shares gives the token it reads the probability `same / (same + random)`.
         """
+        # Expected loss over the three kinds of predicted positions.
         mask_share, random_share = self.config.mask_replace_prob, self.config.random_replace_prob
         same_share = 1 - mask_share - random_share
         if same_share <= 0:
@@ -280,6 +283,7 @@ class LeftToRight(Objective):
     ) -> MaskedTokens:
         """Labels every token with itself and masks none. The model shifts the labels."""
         del masker, lengths, keys, is_special
+        # Nothing is replaced, so the tokens are their own targets.
         ids = tokens.astype(np.int64)
         return MaskedTokens(ids, np.arange(len(ids)), ids)
 
@@ -329,5 +333,6 @@ def objective_of(config: ExampleConfig) -> Objective:
 
 def token_entropy(counts: Int64Array) -> float:
     """Returns the entropy in nats of the frequencies of tokens, given how often each occurs, int64 [V]."""
+    # Tokens that never occur add nothing to the entropy.
     shares = counts[counts > 0] / counts.sum()
     return float(-(shares * np.log(shares)).sum())

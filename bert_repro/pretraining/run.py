@@ -69,6 +69,14 @@ class _Data:
     heldout: Int64Array
     tokenizer: "PreTrainedTokenizerFast"
 
+    def token_counts(self) -> Int64Array:
+        """Returns how often each token occurs, int64 [V]: from the manifest if it has them, else by reading all "
+        "tokens."""
+        counts = self.corpus.manifest.get("token_counts")
+        if counts is None:
+            return self.corpus.token_counts()
+        return np.asarray(counts, dtype=np.int64)
+
     def description(self) -> dict[str, Any]:
         """Returns `data` of results.json."""
         manifest = self.corpus.manifest
@@ -103,6 +111,7 @@ def run_pretraining(config: PretrainingConfig) -> RunResults:
 
 def _load_data(config: PretrainingConfig) -> _Data:
     folder = corpus_folder(config.corpus)
+    # Opened before the output folder is touched: a wrong name costs nothing.
     corpus = PreparedCorpus.load(folder)
     # Segment B of a NotNext pair comes from another document of the same side, so each side needs two.
     documents_per_side = 2 if objective_of(config).draws_pairs else 1
@@ -153,13 +162,14 @@ def _pretrain(begun: run.Run[PretrainingConfig], data: _Data) -> RunResults:
     evaluations = _evaluations(config, phases, data, accelerator)
 
     # Measure what the model must beat, and check the examples.
-    token_counts = data.corpus.token_counts()
+    token_counts = data.token_counts()
     baselines = _baselines(config, token_counts)
     if config.model_name_or_path and not length.extends:
         baselines[_MODEL_BEFORE] = evaluations[-1].measure(model, accelerator)
     health = HealthChecks(config, token_entropy(token_counts))
     health.check_data(*source.sample_shares())
 
+    # Train all phases.
     replan = None
     if config.max_train_hours:
         replan = TimeBudget(source, _SECONDS_PER_HOUR * config.max_train_hours)
@@ -194,6 +204,7 @@ def _pretrain(begun: run.Run[PretrainingConfig], data: _Data) -> RunResults:
     if accelerator.is_local_main_process:
         shutil.rmtree(begun.output_dir / SAMPLE_INDEX, ignore_errors=True)
 
+    # Collect the results and publish.
     train: dict[str, Any] = {**train_results, **extension}
     train |= {"steps": trainer.state.step, "compiled_graphs": trainer.compiled_graphs}
     if trainer.micro_batch_splits > 1:

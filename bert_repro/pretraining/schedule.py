@@ -53,6 +53,7 @@ def _phases_of_settings(config: PretrainingConfig, processes: int) -> tuple[Phas
     if config.max_steps is not None:
         ends = np.round(ends * (config.max_steps / ends[-1])).astype(int)
 
+    # Each phase gets its share of the steps and its own division into forward passes.
     phases: list[Phase] = []
     for phase, steps in zip(config.phases, np.diff(ends).tolist(), strict=True):
         if steps <= 0:

@@ -9,6 +9,8 @@ Sentences are counted over the complete corpus; a boundary is a token's index in
 """
 
 import json
+import multiprocessing
+import multiprocessing.process
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from enum import IntEnum
@@ -25,6 +27,7 @@ from bert_repro.errors import UserError, flag
 from bert_repro.pretraining.objectives import objective_of
 from bert_repro.utils.arrays import Int64Array, places_in_row, row_starts
 from bert_repro.utils.files import atomic_path, waiting_lock
+from bert_repro.utils.process import leave_signals_to_parent
 from bert_repro.utils.randomness import UInt64Array, below, draw, fraction
 
 BoolArray = npt.NDArray[np.bool_]
@@ -51,6 +54,9 @@ _CHUNK_DOCUMENTS = 1 << 16  # Documents that are sorted by length together; limi
 _ROWS_AT_A_TIME = 1 << 16
 
 _ROW_FORMAT = 2  # Version of the files of rows; part of their digest.
+# Fewer rows are drawn within two seconds, which is less than a process takes to start.
+_ROWS_WORTH_DRAWING_AHEAD = 1 << 20
+
 _OPEN_INDEXES = 4  # A memory map keeps its file open, and a batch of a tiny corpus may reach over dozens of epochs.
 
 
@@ -450,8 +456,11 @@ class EpochIndexes:
         self._open: dict[int, RowArray] = {}
         self._first_kept = 0
 
+        self._drawing: multiprocessing.process.BaseProcess | None = None
+        self._last_drawn_ahead = 0
+
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_open": {}}
+        return {**self.__dict__, "_open": {}, "_drawing": None}
 
     def drawn_in(self, epoch: int) -> int:
         """Returns the epoch whose rows `epoch` reads: itself or, with static examples, epoch 0."""
@@ -481,6 +490,23 @@ class EpochIndexes:
             self._open[epoch] = np.memmap(self.path(epoch), ROW, mode="r")
         return self._open[epoch]
 
+    def draw_ahead(self, epoch: int) -> None:
+        """Draws an epoch in a process of its own, so that training does not wait for it. Later calls do nothing.
+
+        `get` waits for that process, because both take the lock of the folder. Small epochs and static examples are
+        not drawn ahead.
+        """
+        # One attempt for each epoch: if the process is killed, `get` draws the epoch itself.
+        if self._static_passes is not None or epoch <= self._last_drawn_ahead:
+            return
+        self._last_drawn_ahead = epoch
+        if len(self.get(epoch - 1)) < _ROWS_WORTH_DRAWING_AHEAD or self.path(epoch).exists():
+            return
+        # A forked process would inherit the threads' locks of this one, so it is a new interpreter.
+        context = multiprocessing.get_context("spawn")
+        self._drawing = context.Process(target=_draw_epoch, args=(self, epoch), daemon=True)
+        self._drawing.start()
+
     def discard_before(self, epoch: int) -> None:
         """Removes the rows of earlier epochs from disk. If they are read again, they are drawn again."""
         if self._static_passes is not None or epoch <= self._first_kept:
@@ -503,3 +529,9 @@ class EpochIndexes:
                     "longer documents.",
                     setting="corpus",
                 )
+
+
+def _draw_epoch(indexes: EpochIndexes, epoch: int) -> None:
+    """Draws an epoch in a process of its own."""
+    leave_signals_to_parent()
+    indexes.get(epoch)

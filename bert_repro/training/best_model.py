@@ -62,6 +62,7 @@ class BestModel:
     def load(self, state: BestModelState | None) -> None:
         """Continues from the state of a checkpoint."""
         if state:
+            # The weights are still in the folder, because the checkpoint names them.
             self.step = state["step"]
             self.score = state["score"]
             self.stale = state["stale"]
@@ -87,6 +88,7 @@ class BestModel:
         self.step = step
         self.score = score
         self.stale = 0
+        # One process writes; the others only remember the score.
         if write:
             with atomic_path(self._weights_file()) as path:
                 safetensors.torch.save_model(savable(model), str(path))

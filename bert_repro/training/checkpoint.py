@@ -47,6 +47,8 @@ from bert_repro.utils.files import (
 )
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
     from bert_repro.training.best_model import BestModelState
     from bert_repro.training.training_log import LogState
 
@@ -89,7 +91,7 @@ def save(
     optimizer_state: dict[str, torch.Tensor],
     state: TrainerState,
     *,
-    tokenizer: Any,
+    tokenizer: "PreTrainedTokenizerBase",
     environment: dict[str, Any],
     keep: int,
     pooling: str = "mean",
@@ -201,7 +203,7 @@ def load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, envir
     _load_weights(folder, model)
 
     # The optimizer has its state from the beginning (`BertAdam`), so the names can be compared before anything is
-    # copied.
+    # copied. Copying into the existing tensors keeps the optimizer's references to them.
     saved = safetensors.torch.load_file(folder / _OPTIMIZER)
     own = dict(named_state(model, optimizer))
     if saved.keys() != own.keys():
@@ -246,6 +248,7 @@ def _load_weights(folder: Path, model: Any) -> None:
 
 def _environment_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Returns what has changed, each as text: name, new value, old value."""
+    # Versions are compared one by one, so put them next to the other entries.
     old = {**before, **before.get("versions", {}), "versions": None}
     new = {**now, **now.get("versions", {}), "versions": None}
     changed = [name for name in {**old, **new} if old.get(name) != new.get(name)]

@@ -212,9 +212,11 @@ def learning_rate(step: int, config: OptimizerConfig | TrainingSettings, total_s
             implementation, where the rate drops a little when the warm-up ends) or from the end of the warm-up.
         total_steps: steps of the run, all phases together.
     """
+    # Linear warm-up from 0.
     warmup = warmup_steps(config, total_steps)
     if step < warmup:
         return config.learning_rate * step / warmup
+    # Linear decay to 0 at the last step, from the chosen origin.
     origin = warmup if config.decay_from == "warmup_end" else 0
     remaining = (total_steps - step) / max(1, total_steps - origin)
     return config.learning_rate * max(0.0, remaining)

@@ -47,6 +47,7 @@ class TrainingForward(nn.Module):
 
     def forward(self, terms: tuple[str, ...], inputs: dict[str, Any]) -> tuple[Losses, Losses]:
         """Returns the mean of each loss term, and the right answers of those that count them."""
+        # Only scalars leave this function.
         output = self.model(**inputs)
         return {term: getattr(output, term) for term in terms}, self.count_right(output, inputs)
 
@@ -83,6 +84,7 @@ class ParallelModel:
             # eagerly. An experiment makes many models in one process.
             torch.compiler.reset()
         self._on_xla = accelerator.device.type == "xla"
+        # Placed before it is wrapped, so that tied parameters are tied on the device.
         self.model = place(model, accelerator.device)
         self._graphs_before = self._graphs_of_process()
 

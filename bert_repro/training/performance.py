@@ -188,10 +188,12 @@ def flops_per_token(
     Returns:
         FLOPs per token; 545 million for BERT-base at 128 tokens.
     """
+    # Forward pass of one token: products of the layers, scores and values of attention, the MLM head.
     feed_forward = intermediate_size if intermediate_size is not None else 4 * hidden_size
     projections = 2 * (4 * hidden_size**2 + 2 * hidden_size * feed_forward)
     attention = 4 * sequence_length * hidden_size
     mlm_head = 2 * (hidden_size**2 + hidden_size * vocab_size)
+    # The backward pass computes two products for each of the forward pass.
     forward = num_hidden_layers * (projections + attention) + predicted_fraction * mlm_head
     return 3 * forward
 

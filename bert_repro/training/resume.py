@@ -44,8 +44,8 @@ class _Difference(NamedTuple):
 
     setting: str
     path: str
-    old: Any
-    new: Any
+    old: object
+    new: object
 
     def text(self) -> str:
         """Returns the setting with its old and new value."""
@@ -88,6 +88,7 @@ def require_same_data(
     names_of_settings = {"steps", *(state.settings or {})}
     for name, before in fingerprint.items():
         now = source.data_fingerprint.get(name)
+        # A number that follows from a setting may be changed on purpose, other data may not.
         follows_from_setting = name in names_of_settings
         if now == before or (follows_from_setting and config.allow_changed_settings):
             continue
@@ -121,6 +122,7 @@ def _require_same_beginning(folder: Path, step: int, before: list[int], now: lis
         before: steps of each phase of its run.
         now: steps of each phase of this run.
     """
+    # Walk through the phases of the checkpoint's run, and count the steps that it has taken in each.
     begin = 0
     for number, steps in enumerate(before):
         steps_now = now[number] if number < len(now) else 0
@@ -147,6 +149,7 @@ def require_same_settings(folder: Path, before: Mapping[str, Any] | None, config
     Raises:
         UserError: a setting that decides the result differs, and `allow_changed_settings` is not set.
     """
+    # A setting that the checkpoint's version did not have is not compared.
     now = stored_settings(config)
     differences: list[_Difference] = []
     for name, value in (before or {}).items():
@@ -163,6 +166,7 @@ def require_same_settings(folder: Path, before: Mapping[str, Any] | None, config
             setting="resume_from_checkpoint",
         )
 
+    # Settings that do not decide the result may change; say which did.
     for difference in differences:
         if difference.setting not in _NOT_LOGGED:
             logger.info(
@@ -170,22 +174,23 @@ def require_same_settings(folder: Path, before: Mapping[str, Any] | None, config
             )
 
 
-def _differences(path: str, old: Any, new: Any) -> Iterator[tuple[str, Any, Any]]:
+def _differences(path: str, old: object, new: object) -> Iterator[tuple[str, object, object]]:
     """Yields the path of each difference with its old and new value; of lists of objects only the entries that "
     "differ."""
     if old == new:
         return
-    if not _are_lists_of_objects(old, new):
+    old_objects, new_objects = _list_of_objects(old), _list_of_objects(new)
+    if old_objects is None or new_objects is None or len(old_objects) != len(new_objects):
         yield path, old, new
         return
-    for number, (old_object, new_object) in enumerate(zip(old, new, strict=True)):
+    for number, (old_object, new_object) in enumerate(zip(old_objects, new_objects, strict=True)):
         # In the order of the configuration.
         for entry in {**old_object, **new_object}:
             yield from _differences(f"{path}[{number}].{entry}", old_object.get(entry), new_object.get(entry))
 
 
-def _are_lists_of_objects(old: Any, new: Any) -> bool:
-    """Returns whether both are lists of equal length whose entries are all JSON objects."""
-    if not (isinstance(old, list) and isinstance(new, list) and len(old) == len(new)):
-        return False
-    return all(isinstance(entry, dict) for entry in old + new)
+def _list_of_objects(value: object) -> list[dict[str, object]] | None:
+    """Returns the value if it is a list whose entries are all JSON objects, else None."""
+    if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
+        return None
+    return value

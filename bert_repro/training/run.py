@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 
 import torch
 from accelerate import Accelerator
@@ -64,6 +64,9 @@ from bert_repro.utils.files import (
 from bert_repro.utils.process import is_main_process, world_size
 from bert_repro.utils.randomness import Stream, torch_seed
 from bert_repro.utils.readers import first_line, redacted
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 logger = logging.getLogger("bert_repro")
 
@@ -136,7 +139,7 @@ class Run(Generic[C]):
     def finish(
         self,
         model: Any,
-        tokenizer: Any,
+        tokenizer: "PreTrainedTokenizerBase",
         results: Mapping[str, Any],
         *,
         save_model: bool = True,
@@ -156,12 +159,14 @@ class Run(Generic[C]):
         Returns:
             The complete results, as written to results.json.
         """
+        # Complete the results: settings, versions, device, totals of training.
         rows = training_log.read(self.output_dir / TRAIN_LOG) if "train" in results else []
         complete = self._completed(results, model)
         if "train" in complete:
             complete["train"] |= training_totals(rows)
         _require_finite(model, complete)
 
+        # Publish on the main process; the others wait.
         if self.accelerator.is_main_process:
             if rows:
                 plot_training(self.output_dir / TRAINING_PLOT, rows, complete)
@@ -184,7 +189,7 @@ class Run(Generic[C]):
             self.accelerator.state.destroy_process_group()
         return complete
 
-    def _publish(self, model: Any, tokenizer: Any, results: RunResults, pooling: str) -> None:
+    def _publish(self, model: Any, tokenizer: "PreTrainedTokenizerBase", results: RunResults, pooling: str) -> None:
         """Writes the published folder."""
         # The adapter's configuration gets what was decided after training: labels, a tuned threshold.
         if (self.output_dir / ADAPTER).is_dir():
@@ -257,6 +262,7 @@ def begin(config: C) -> Run[C]:
         # Check now, and not after a week of training, that this login may write there.
         if config.push_to_hub and config.hub_model_id:
             prepare_repository(config.hub_model_id, private=config.hub_private_repo)
+    # Deterministic kernels must be chosen before the first product on a GPU.
     quiet_transformers()
     if config.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -435,6 +441,7 @@ def load_model(
 
     if after_loading is not None:
         after_loading(model)
+    # Memory and kernels, then the adapter.
     model = prepare_model(model, config)
     if config.peft:
         torch.manual_seed(torch_seed(config.seed, Stream.INITIALIZATION, 1))

@@ -59,6 +59,7 @@ def report(accelerator: Accelerator, values: Mapping[str, Any], step: int) -> No
     """Sends numbers to all trackers. One that fails is left out from then on, so that training does not end with it."""
     if not accelerator.is_main_process:
         return
+    # Texts, such as a metric's name, cannot be plotted.
     numbers = {name: value for name, value in values.items() if isinstance(value, int | float)}
     for tracker in list(accelerator.trackers):
         try:
@@ -72,6 +73,7 @@ def report(accelerator: Accelerator, values: Mapping[str, Any], step: int) -> No
 
 def report_results(accelerator: Accelerator, results: Mapping[str, Any]) -> None:
     """Sends the final results of a run, such as `final/validation/accuracy`, and the totals of its training."""
+    # A pre-training has one set of metrics, on held-out text; a fine-tuning has one for each split.
     values: dict[str, Any] = {}
     splits = results.get("splits") or {"held-out": results}
     for split, content in splits.items():
@@ -85,6 +87,7 @@ def report_results(accelerator: Accelerator, results: Mapping[str, Any]) -> None
 
 def end_trackers(accelerator: Accelerator) -> None:
     """Ends all trackers, however the run ended. A second call does nothing."""
+    # Cleared first, so that a second call finds none.
     trackers = list(accelerator.trackers)
     accelerator.trackers = []
     for tracker in trackers:
@@ -102,6 +105,7 @@ def run_name(config: RunConfig) -> str:
 def _settings(config: RunConfig) -> dict[str, Any]:
     """Returns the settings of a run as texts and numbers, without secrets and folders of this machine."""
     settings: dict[str, Any] = without_machine_paths(redacted(asdict(config)))
+    # Trackers accept texts and numbers only.
     for name, value in settings.items():
         if not isinstance(value, str | int | float):
             settings[name] = str(value)

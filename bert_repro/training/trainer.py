@@ -37,7 +37,7 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -60,6 +60,9 @@ from bert_repro.utils.process import claim_folder, collect_signals
 from bert_repro.utils.randomness import Stream, torch_seed
 
 __all__ = ["CountRight", "ParallelModel", "Trainer", "TrainingForward", "count_nothing", "place"]
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 logger = logging.getLogger("bert_repro")
 
@@ -104,7 +107,7 @@ class Trainer:
         source: BatchSource,
         config: TrainingSettings,
         *,
-        tokenizer: Any,
+        tokenizer: "PreTrainedTokenizerBase",
         count_right: CountRight = count_nothing,
         evaluate: Callable[[], dict[str, Any]] | None = None,
         on_row: Callable[[dict[str, float]], None] | None = None,

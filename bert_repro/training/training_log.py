@@ -96,6 +96,7 @@ class StepResult:
         """Returns losses, accuracies, gradient norm, learning rate, tokens and FLOPs."""
         tokens = int(self.numbers[TOKENS])
         metrics = {name: value for name, value in self.numbers.items() if name not in (TOKENS, STOP_REQUESTS)}
+        # The total loss is the sum of its terms.
         metrics["loss"] = sum(self.losses().values())
         metrics["learning_rate"] = self.learning_rate
         metrics[TOKENS] = tokens
@@ -177,6 +178,7 @@ class TrainingLog:
             self._flops = state["flops"]
             self._seconds_before = state["seconds"]
             self._window_seconds_before = state["window_seconds"]
+        # Rows that an interrupted run wrote after the checkpoint are written again by this one.
         if self.active:
             rows = [row for row in read(self.path) if row["step"] <= start] if start else []
             write_text(self.path, "".join(json.dumps(row) + "\n" for row in rows))
@@ -204,6 +206,7 @@ class TrainingLog:
             dynamic_ncols=True,
             **options,
         )
+        # Log lines appear above the bar and do not break it.
         self._redirect = logging_redirect_tqdm([logger])
         self._redirect.__enter__()
         self._began = time.perf_counter()
@@ -259,10 +262,12 @@ class TrainingLog:
     def _row(self, last: dict[str, float], seconds: float) -> dict[str, float]:
         """Returns a row: means over the window, the last step's learning rate, sums over the run, the window's "
         "speed."""
+        # Means of losses, accuracies and the gradient norm.
         row: dict[str, float] = {}
         for name in self._window[0]:
             if name != "flops":
                 row[name] = _mean([metrics[name] for metrics in self._window])
+        # Sums of the window, then of the run.
         window_tokens = sum(metrics[TOKENS] or 0 for metrics in self._window)
         window_flops = sum(metrics["flops"] or 0 for metrics in self._window)
 
@@ -311,6 +316,7 @@ class TrainingLog:
             self._write(step, {f"eval_{name}": value for name, value in metrics.items()})
             scores = [f"{name} {value:.4f}" for name, value in metrics.items() if isinstance(value, float)]
             logger.info("Step %d: %s", step, ", ".join(scores))
+        # Shift the window's clock by the time of the evaluation.
         self._window_began += time.perf_counter() - began
         return metrics
 
@@ -351,6 +357,7 @@ def read(path: Path) -> list[dict[str, Any]]:
         return []
     rows: list[dict[str, Any]] = []
     for number, line in enumerate(path.read_bytes().splitlines(keepends=True), start=1):
+        # A process that is killed while it writes leaves half a line.
         if not line.endswith(b"\n"):
             continue
         try:

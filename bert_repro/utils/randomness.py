@@ -32,10 +32,23 @@ class Stream(IntEnum):
     DROPOUT = 1  # seed of the device's generator: step, process, micro-batch
     INITIALIZATION = 2  # seed of torch's generator for new weights
     FINETUNING_ORDER = 3  # order of the training rows: epoch, row
+    TRAINING_ROWS = 30  # rows of --max_train_samples; without a seed, so that all runs of a sweep have the same
     HELDOUT_ROWS = 31  # rows that are set aside as dev data
+    BASELINE_ROWS = 32  # rows that the bag-of-words baseline learns from; without a seed
     CORPUS_PASSES = 0x50415353  # documents of a source that is read a fractional number of times
     HELDOUT_DOCUMENTS = 0x48454C44  # documents that pre-training never sees
     EXAMPLE_ORDER = 0x4F52444552  # order of the pre-training examples; follows (seed, phase, epoch)
+
+
+def drawn_rows(stream: Stream, rows: int, limit: int) -> npt.NDArray[np.int64]:
+    """Returns `limit` of `rows` row numbers, in ascending order; any set of rows is equally likely.
+
+    Files are often sorted by label, so the first rows would be of one class.
+    """
+    if limit >= rows:
+        return np.arange(rows)
+    draws = draw(stream, np.arange(rows))
+    return np.sort(np.argsort(draws, kind="stable")[:limit])
 
 
 def draw(*names: Integers) -> UInt64Array:

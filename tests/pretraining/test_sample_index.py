@@ -1,3 +1,4 @@
+import pickle
 import threading
 import time
 
@@ -6,9 +7,14 @@ import pytest
 from errors import user_error
 from memory_corpus import MemoryCorpus, corpus_of
 from scipy import stats
+from tiny_models import NARROW
 
-from bert_repro.configs import ExampleConfig
-from bert_repro.pretraining.dataset import permute
+from bert_repro import BertReproConfig
+from bert_repro.configs import ExampleConfig, Phase, PretrainingConfig
+from bert_repro.corpus.prepared_corpus import PreparedCorpus
+from bert_repro.models.loading import load_tokenizer
+from bert_repro.pretraining import segment_pairs
+from bert_repro.pretraining.dataset import PretrainingSource, permute
 from bert_repro.pretraining.segment_pairs import EpochIndexes, PairGenerator, PairRules
 from bert_repro.utils.files import waiting_lock
 
@@ -100,3 +106,41 @@ def test_permutations_are_all_equally_likely_and_leave_no_neighbors():
     rows = permute(np.arange(50000), 50000, 1, 0, 0)
     assert abs(np.corrcoef(rows[:-1], rows[1:])[0, 1]) < 0.02
     assert abs(np.corrcoef(rows, np.arange(50000))[0, 1]) < 0.02
+
+
+def test_the_next_epoch_is_drawn_ahead_by_a_process_of_its_own(indexes, tmp_path, monkeypatch):
+    expected = np.array(indexes(folder="plain").get(1))
+    ahead = indexes(folder="ahead")
+    ahead.draw_ahead(1)
+    assert ahead._drawing is None, "a small epoch is not worth a process"
+    monkeypatch.setattr(segment_pairs, "_ROWS_WORTH_DRAWING_AHEAD", 1)
+    ahead = indexes(folder="ahead")
+    ahead.draw_ahead(1)
+    ahead.draw_ahead(1)
+    ahead._drawing.join(timeout=120)
+    assert ahead.path(1).exists() and not ahead._drawing.exitcode
+    assert np.array_equal(ahead.get(1), expected)
+    pickle.loads(pickle.dumps(ahead))
+
+
+def test_an_epoch_is_drawn_ahead_only_if_the_phase_reaches_it(world, tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(EpochIndexes, "draw_ahead", lambda self, epoch: drawn.append(epoch))
+    corpus = PreparedCorpus.load(world.corpus)
+    documents = np.arange(corpus.num_documents)
+    tokenizer = load_tokenizer(world.corpus / "tokenizer")
+    config = PretrainingConfig(corpus="c", max_seq_length=32, output_dir=str(tmp_path))
+
+    def source_of(count: int) -> PretrainingSource:
+        phases = (Phase(32, count, 16),)
+        return PretrainingSource(config, phases, corpus, documents, tokenizer, BertReproConfig(**NARROW))
+
+    def steps(count: int) -> list[int]:
+        drawn.clear()
+        list(source_of(count).steps(None))
+        return sorted(set(drawn))
+
+    size = len(source_of(1).streams[0].indexes.get(0))
+    assert steps(size // 16 - 1) == []
+    assert steps(size // 16 + 2) == [1]
+    assert steps(2 * size // 16 + 3) == [1, 2]
