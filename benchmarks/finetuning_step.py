@@ -32,8 +32,8 @@ from bert_repro.finetuning.data import FinetuningSource, ModelInputs
 from bert_repro.models.cpu_kernels import use_cpu_kernels
 from bert_repro.tasks import TASKS
 from bert_repro.training.batches import BatchSizes
+from bert_repro.training.cpu import keep_freed_memory, prepare_cpu, use_fast_float32
 from bert_repro.training.optimizer import parameter_groups
-from bert_repro.training.performance import keep_freed_memory, prepare_cpu, use_fast_float32
 from bert_repro.training.trainer import Trainer
 
 # Tokens per sequence at the 0th, 5th, ... 100th percentile, [CLS] and [SEP] included.

@@ -29,8 +29,10 @@ from bert_repro.configs import Phase, PretrainingConfig
 from bert_repro.corpus.prepared_corpus import PreparedCorpus
 from bert_repro.models.loading import load_tokenizer
 from bert_repro.pretraining.dataset import PretrainingSource
-from bert_repro.pretraining.evaluation import HeldOutEvaluation, count_right
-from bert_repro.pretraining.model import DIMENSIONS, build_model, extend_positions, rotated
+from bert_repro.pretraining.evaluation import HeldOutEvaluation
+from bert_repro.pretraining.model import build_model
+from bert_repro.pretraining.objectives import MaskedLanguageModel
+from bert_repro.pretraining.positions import DIMENSIONS, extend_positions, rotated
 from bert_repro.training import run
 from bert_repro.training.trainer import Trainer
 
@@ -91,6 +93,7 @@ def masked_accuracy(options: argparse.Namespace, length: int, way: str) -> Itera
     yield row(0)
     phase = Phase(length, STEPS, max(1, STEP_TOKENS // length))
     source = PretrainingSource(config, (phase,), corpus, training, tokenizer, model.config)
+    count_right = MaskedLanguageModel.count_right
     trainer = Trainer(accelerator, model, source, config, tokenizer=tokenizer, count_right=count_right)
     if way == NOISE:
         groups = trainer.optimizer.optimizer.param_groups

@@ -54,7 +54,7 @@ if _TYPE_CHECKING:
         BertReproForTokenClassification,
         BertReproModel,
     )
-    from .pretraining.masking import DataCollatorForBertPreTraining
+    from .pretraining.collator import DataCollatorForBertPreTraining
     from .results import RunResults, read_results
     from .tasks.metrics import load_metric
 
@@ -76,7 +76,7 @@ _HOMES = {
     "hub.export": ("export_checkpoint",),
     "inference.pipelines": ("ExtractiveQuestionAnsweringPipeline", "NextSentencePipeline"),
     "models": ("HEADS", "BertReproConfig"),
-    "pretraining.masking": ("DataCollatorForBertPreTraining",),
+    "pretraining.collator": ("DataCollatorForBertPreTraining",),
     "results": ("RunResults", "read_results"),
     "tasks.metrics": ("load_metric",),
 }

@@ -61,6 +61,8 @@ def parse(config_class: type[ConfigType], argv: Sequence[str], *, prog: str = ""
         UserError: an unknown flag, key or preset, a value of the wrong type, or settings that contradict each other.
         SystemExit: help was requested and has been printed.
     """
+    if config_class.POSITIONAL and argv and not argv[0].startswith("-"):
+        argv = [f"--{config_class.POSITIONAL}", *argv]
     parser = _Parser(config_class, prog)
     flags = parser.values(argv)
     wants_help = flags.pop("help", False)

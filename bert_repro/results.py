@@ -142,6 +142,7 @@ class RunResults(TypedDict, total=False):
         dict[str, dict[str, float]], "scores of baselines without a neural network on the rows of `split`"
     ]
     splits: dict[str, SplitResults]
+    objective: Annotated[str, "pre-training: what the model was trained to do, as its card says it"]
     mlm_breakdown: Annotated[dict[str, Any], "pre-training: accuracy by frequency and masking action"]
     train: TrainResults
     sweep: SweepResults

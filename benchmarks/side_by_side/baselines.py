@@ -23,13 +23,14 @@ from transformers import BertConfig, BertForPreTraining, DataCollatorForLanguage
 from bert_repro import BertReproConfig, BertReproForPreTraining
 from bert_repro.configs import Phase, PretrainingConfig
 from bert_repro.models.cpu_kernels import use_cpu_kernels
+from bert_repro.pretraining.collator import DataCollatorForBertPreTraining, ExampleBatch
 from bert_repro.pretraining.dataset import Position, PretrainingSource
-from bert_repro.pretraining.evaluation import count_right
-from bert_repro.pretraining.masking import DataCollatorForBertPreTraining, ExampleBatch
+from bert_repro.pretraining.objectives import MaskedLanguageModel
 from bert_repro.pretraining.run import compile_options, resolve_layout
 from bert_repro.training.batches import Step
+from bert_repro.training.cpu import keep_freed_memory, prepare_cpu, use_fast_float32
 from bert_repro.training.optimizer import parameter_groups
-from bert_repro.training.performance import keep_freed_memory, measured_peak, prepare_cpu, use_fast_float32
+from bert_repro.training.performance import measured_peak
 from bert_repro.training.trainer import Trainer
 from side_by_side import corpora
 
@@ -154,7 +155,10 @@ def product(spec: StepSpec, folder: str, **callbacks: Any) -> tuple[MeasuredSour
     source, model = MeasuredSource(spec, config), new_model(spec)
     if config.cpu_kernels:
         use_cpu_kernels(model)
-    callbacks |= {"compile_options": compile_options(config), "count_right": count_right}
+    callbacks |= {
+        "compile_options": compile_options(config),
+        "count_right": MaskedLanguageModel.count_right,
+    }
     return source, Trainer(accelerator, model, source, config, tokenizer=None, **callbacks)
 
 

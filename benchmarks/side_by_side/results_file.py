@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from bert_repro.training import run
+from bert_repro.training import provenance
 from bert_repro.training.checkpoint import versions
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
@@ -28,12 +28,12 @@ def write(benchmark: str, device: str, threads: int, content: dict[str, Any], fo
     Returns:
         The file; an earlier one of the same day is replaced.
     """
-    hardware = {**run.hardware(torch.device(device)), "cpu_threads": threads}
+    hardware = {**provenance.hardware(torch.device(device)), "cpu_threads": threads}
     made = {
         "benchmark": benchmark,
         "date": time.strftime("%Y-%m-%d"),
         "command": command(sys.argv),
-        "git_commit": run.git_commit(),
+        "git_commit": provenance.git_commit(),
         "hardware": hardware,
         "versions": versions(),
     }

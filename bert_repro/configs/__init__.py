@@ -17,7 +17,8 @@ from bert_repro.configs.finetuning import SWEPT, CustomDataConfig, FinetuningCon
 from bert_repro.configs.hub import CardConfig, CorpusPushConfig, PushConfig
 from bert_repro.configs.inference import ExtractionConfig, OnnxConfig, PredictConfig, SentenceScoringConfig
 from bert_repro.configs.pretraining import AuditConfig, CurveComparisonConfig, ExampleConfig, Phase, PretrainingConfig
-from bert_repro.configs.reproduction import ClaimsConfig, ReportConfig, StudyConfig
+from bert_repro.configs.protocols import ModelSettings, TrainingSettings
+from bert_repro.configs.reproduction import ClaimsConfig, ReplayConfig, ReportConfig, SeenConfig, StudyConfig
 from bert_repro.configs.tasks import (
     FAMILIES,
     GlueConfig,

@@ -60,6 +60,8 @@ class Config:
     """Settings that must be given."""
     CHECKS_OUTPUT_DIR: ClassVar[bool] = False
     """Whether the recipe itself decides what may be in its output folder, for example because it continues there."""
+    POSITIONAL: ClassVar[str | None] = None
+    """Setting that a first word of the command line without a flag stands for."""
 
     def __post_init__(self) -> None:
         for name, hint in type_hints(type(self)).items():

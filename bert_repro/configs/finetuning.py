@@ -66,6 +66,11 @@ class FinetuningConfig(OptimizerConfig, RunConfig):
         """Whether this is a sweep over several runs."""
         return self.num_restarts > 1 or any(getattr(self, name) for name in SWEPT)
 
+    @property
+    def trains(self) -> bool:
+        """Whether the run trains before it evaluates or predicts."""
+        return self.do_train
+
     def __post_init__(self) -> None:
         self._do_what_files_are_for()
         super().__post_init__()

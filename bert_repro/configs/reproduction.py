@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from bert_repro.configs.base import Config, require, setting
+from bert_repro.configs.base import Config, require, require_positive, setting
 from bert_repro.configs.training import DryRunConfig
+from bert_repro.errors import UserError, flag
 
 TableName = Literal["1", "2", "3", "4", "5", "6", "7", "8", "figure5"]
 TABLES_OF_A_MODEL: tuple[TableName, ...] = ("1", "2", "3", "4", "7")
@@ -121,3 +122,54 @@ class ClaimsConfig(Config):
 
     status: tuple[ClaimStatus, ...] = setting((), "Only claims with one of these statuses; default: all.")
     section: tuple[str, ...] = setting((), "Only claims of these sections of the paper, such as 5.1 or A.2.")
+
+
+@dataclass(frozen=True)
+class ReplayConfig(Config):
+    """Checks a pre-training run: rebuilds the batch of a step and recomputes its losses.
+
+      bert-repro replay --run runs/bert --corpus runs/corpus --step 1200
+
+    The batch is shown with its masks. The steps from the nearest checkpoint before it are made again, and their losses
+    are compared with the log. Exit code 4: they differ. A run without a checkpoint is recomputed from its beginning.
+    """
+
+    REQUIRED = ("run", "corpus", "step")
+
+    run: str = setting("", "Output folder of a pre-training run, finished or not, or the Hub id of a published one.")
+    corpus: str = setting("", "The prepared corpus that the run was trained on: a folder, or a dataset of the Hub.")
+    step: int = setting(0, "The step, counted from 1.")
+    num_examples: int = setting(4, "Examples of the batch to show.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive(self, "step", "num_examples")
+
+
+@dataclass(frozen=True)
+class SeenConfig(Config):
+    """Finds a text in a corpus, and the steps at which a run read it.
+
+      bert-repro seen "the green river runs" --run runs/bert --corpus runs/corpus
+
+      bert-repro seen --task_name mrpc --data_dir glue --run runs/bert --corpus runs/corpus
+
+    The second command checks whether the dev texts of a task occur in the pre-training corpus.
+    """
+
+    REQUIRED = ("run", "corpus")
+    POSITIONAL = "text"
+
+    text: str = setting("", "The text; it may also be the first word of the command line, in quotation marks.")
+    task_name: str | None = setting(None, "Look for the dev texts of this task in place of one text.")
+    data_dir: str | None = setting(None, "Folder of the task's official files; default: the Hub.")
+    run: str = setting("", "Output folder of a pre-training run, finished or not, or the Hub id of a published one.")
+    corpus: str = setting("", "The prepared corpus that the run was trained on: a folder, or a dataset of the Hub.")
+    min_tokens: int = setting(4, "Texts with fewer tokens are skipped, because they occur everywhere.")
+    max_shown: int = setting(10, "Occurrences and steps to show.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive(self, "min_tokens", "max_shown")
+        if bool(self.text) == bool(self.task_name):
+            raise UserError(f"Pass either {flag('text')} or {flag('task_name')}.", setting="text")

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
 
-from bert_repro.configs.base import Config, require, require_fraction, require_positive, setting
+from bert_repro.configs.base import Config, require_fraction, require_positive, setting
+from bert_repro.errors import UserError, flag
 
 Tracker = Literal[
     "none", "all", "trackio", "tensorboard", "wandb", "mlflow", "comet_ml", "aim", "clearml", "dvclive", "swanlab"
@@ -29,11 +30,23 @@ class OptimizerConfig(Config):
         "start", "Linear decay to 0 measured from step 0 (start) or from the end of the warm-up (warmup_end)."
     )
 
+    @property
+    def trains(self) -> bool:
+        """Whether a run with these settings trains; only then its learning rate matters."""
+        return True
+
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("learning_rate", "weight_decay", "max_grad_norm", "warmup_steps"):
             value = getattr(self, name)
-            require(value is None or value >= 0, f"--{name} is {value}; it must not be negative")
+            if value is not None and value < 0:
+                raise UserError(f"{flag(name, value)} is negative. It must be at least 0.", setting=name)
+        if self.trains and self.learning_rate == 0:
+            raise UserError(
+                f"{flag('learning_rate', self.learning_rate)} leaves every weight as it is. Set a positive learning "
+                "rate.",
+                setting="learning_rate",
+            )
         require_positive(self, "adam_epsilon")
         require_fraction(self, "warmup_ratio")
         require_fraction(self, "adam_beta1", "adam_beta2", below_one=True)
@@ -62,8 +75,13 @@ class AdapterConfig(Config):
         require_positive(self, "lora_r", "lora_alpha")
         require_fraction(self, "lora_dropout", below_one=True)
         for name in ("lora_r", "lora_alpha", "lora_dropout"):
-            fits = self.peft or getattr(self, name) == getattr(AdapterConfig, name)
-            require(fits, f"--{name} {getattr(self, name)} needs --peft lora or --peft dora")
+            value = getattr(self, name)
+            if not self.peft and value != getattr(AdapterConfig, name):
+                raise UserError(
+                    f"{flag(name, value)} has no effect without an adapter. Add {flag('peft', 'lora')} or "
+                    f"{flag('peft', 'dora')}, or leave it out.",
+                    setting=name,
+                )
 
 
 @dataclass(frozen=True)
@@ -77,7 +95,7 @@ class RunConfig(AdapterConfig):
     seed: int = setting(42, "Seed of all random draws.")
     train_batch_size: int | None = setting(
         None,
-        "Sequences per optimizer step over all devices; default: as per_device_train_batch_size says, else the "
+        "Sequences per optimizer step over all devices; default: follows from per_device_train_batch_size, else the "
         "paper's.",
     )
     per_device_train_batch_size: int | None = setting(
@@ -99,7 +117,9 @@ class RunConfig(AdapterConfig):
         decides_result=False,
     )
     packing: bool = setting(
-        True, "Concatenate sequences instead of padding them; the results are equal.", decides_result=False
+        True,
+        "Concatenate sequences instead of padding them; without dropout the results are equal up to rounding.",
+        decides_result=False,
     )
     cpu_kernels: bool = setting(
         True,
@@ -165,8 +185,16 @@ class RunConfig(AdapterConfig):
             self, "train_batch_size", "per_device_train_batch_size", "gradient_accumulation_steps",
             "per_device_eval_batch_size", "max_steps", "logging_steps", "eval_steps", "save_steps", "save_total_limit",
         )  # fmt: skip
-        require(0 <= self.seed < 2**32, f"--seed is {self.seed}; it must be at least 0 and below 2**32")
-        fault = "--push_to_hub needs --hub_model_id, for example org/bert-repro-base"
-        require(self.hub_model_id or not self.push_to_hub, fault)
+        if not 0 <= self.seed < 2**32:
+            raise UserError(f"{flag('seed', self.seed)} is out of range: 0 to {2**32 - 1}.", setting="seed")
+        if self.push_to_hub and not self.hub_model_id:
+            raise UserError(
+                f"{flag('push_to_hub')} requires {flag('hub_model_id')}, for example org/bert-repro-base.",
+                setting="hub_model_id",
+            )
         workers = self.dataloader_num_workers
-        require(workers is None or workers >= 0, f"--dataloader_num_workers is {workers}; it must not be negative")
+        if workers is not None and workers < 0:
+            raise UserError(
+                f"{flag('dataloader_num_workers', workers)} is negative. It must be at least 0.",
+                setting="dataloader_num_workers",
+            )

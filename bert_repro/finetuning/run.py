@@ -38,7 +38,7 @@ from bert_repro.tasks.base import FloatArray, Predictions, Task
 from bert_repro.tasks.data import SPLIT_ROWS
 from bert_repro.training import adapters, run
 from bert_repro.training.batches import Ids, batch_sizes
-from bert_repro.training.checkpoint import BestModel
+from bert_repro.training.best_model import BestModel
 from bert_repro.training.optimizer import freeze
 from bert_repro.training.performance import resolve_precision
 from bert_repro.training.run import load_model
@@ -93,7 +93,7 @@ def finetune(config: FinetuningConfig, task: Task, *, last: bool = True, cache: 
         return _finetune(begun, task, cache={} if cache is None else cache, last=last)
 
 
-def _finetune(begun: run.Run, task: Task, *, cache: SplitCache, last: bool) -> RunResults:
+def _finetune(begun: run.Run[FinetuningConfig], task: Task, *, cache: SplitCache, last: bool) -> RunResults:
     config: FinetuningConfig = begun.config
     shape = load_config(config.model_name_or_path)
     tokenizer = load_tokenizer(config.model_name_or_path)
@@ -248,6 +248,7 @@ class FinetuningRun:
             tokenizer=self.tokenizer,
             evaluate=self._evaluate_first,
             best=best,
+            layer_decay=config.layerwise_lr_decay,
             compile_options={"dynamic": True} if self._compiles(source.total_steps) else None,
             by_layer=True,
         )

@@ -36,7 +36,7 @@ from bert_repro.results import RunResults, SweepResults, read_results
 from bert_repro.tasks.base import Task
 from bert_repro.training import checkpoint, run
 from bert_repro.training.batches import batch_sizes
-from bert_repro.training.training_log import run_name
+from bert_repro.training.trackers import run_name
 from bert_repro.utils import process
 from bert_repro.utils.files import ADAPTER, CARD, CHECKPOINTS, RESULTS, STATUS, SWEEP, SWEEP_STATE, write_json
 from bert_repro.utils.process import broadcast, is_main_process
@@ -226,7 +226,7 @@ class _Sweep:
         return "begun"
 
 
-def _begin(config: FinetuningConfig) -> run.Run:
+def _begin(config: FinetuningConfig) -> run.Run[FinetuningConfig]:
     """Locks the output folder, for a new sweep or to resume the one that it holds, and sets up the devices."""
     claim = replace(config, report_to=("none",))
     starts_over = config.overwrite_output_dir and not config.resume_from_checkpoint

@@ -1,15 +1,16 @@
-"""Model cards: README.md of a published folder, made from the results of its run. A card claims what they say, no more.
+"""Model cards: README.md of a published folder, made from the results of its run. A card claims only what they say.
 
-The results are what results.json holds (`bert_repro.results.RunResults`; every key may be missing), and what
-`recipes/make_card.py` adds:
+The results are the content of results.json (`bert_repro.results.RunResults`; every key may be missing), with the facts
+that `recipes/make_card.py` adds:
 
     data             {dataset, config, license, language, note ...}   `dataset`: id on the Hub; None: it has none
     license          of the weights
     converted_from   the checkpoint of a conversion
+
+The text comes from card_template.md.jinja; this module gives the template its values.
 """
 
 import dataclasses
-import json
 import logging
 import math
 import re
@@ -20,7 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from bert_repro import configs
-from bert_repro.errors import UserError
+from bert_repro.errors import UserError, flag
+from bert_repro.hub.hub_tasks import HubTask, example_of, hub_task_of
+from bert_repro.hub.markdown import cell, code, fenced, line, literal, score
 from bert_repro.results import read_results
 from bert_repro.utils.files import CARD, write_text
 from bert_repro.utils.readers import redacted, without_machine_paths
@@ -30,43 +33,7 @@ logger = logging.getLogger("bert_repro")
 TEMPLATE = "card_template.md.jinja"
 THRESHOLD = "null_score_diff_threshold"
 
-
-@dataclass(frozen=True)
-class HubTask:
-    """What a model class is to the Hub.
-
-    Args:
-        auto_class: the class of transformers that loads it.
-        pipeline_tag: the Hub's name for its task; None: the Hub has none.
-        example: an input that quotes nobody, for where the run's data has none to show.
-        widget: the inputs of the Hub's widget; (): it has none.
-    """
-
-    auto_class: str
-    pipeline_tag: str | None = None
-    example: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    widget: tuple[str, ...] = ()
-
-
-_MASKED, _REVIEW = {"text": "Paris is the [MASK] of France."}, {"text": "A film that never lets you go."}
-_NAMES_OF = {"text": "Marie Curie worked in Paris."}
-_PAIR = {"text": "She opened the window.", "text_pair": "Fresh air came in."}
-_CHOICE = {"prompt": "She opened the window", "choices": ["and fresh air came in.", "and swallowed the key."]}
-_QUESTION = {"text": "Where did Marie Curie work?", "context": "Marie Curie worked in Paris."}
-HUB_TASKS: Mapping[str, HubTask] = {
-    "ForPreTraining": HubTask("AutoModelForPreTraining", "fill-mask", _MASKED, ("text",)),
-    "ForMaskedLM": HubTask("AutoModelForMaskedLM", "fill-mask", _MASKED, ("text",)),
-    "ForCausalLM": HubTask("AutoModelForCausalLM", "text-generation"),
-    "ForNextSentencePrediction": HubTask("AutoModelForNextSentencePrediction", None, _PAIR),
-    "ForSequenceClassification": HubTask(
-        "AutoModelForSequenceClassification", "text-classification", _REVIEW, ("text",)
-    ),
-    "ForTokenClassification": HubTask("AutoModelForTokenClassification", "token-classification", _NAMES_OF, ("text",)),
-    "ForQuestionAnswering": HubTask("AutoModelForQuestionAnswering", "question-answering", _QUESTION, tuple(_QUESTION)),
-    "ForMultipleChoice": HubTask("AutoModelForMultipleChoice", "multiple-choice", _CHOICE),
-    "Model": HubTask("AutoModel", "feature-extraction"),
-}
-"""By the ending of the class name, ours and transformers' alike."""
+# Ending of the class name -> the rest of the sentence "A BERT that ...". `number` stands for regression.
 _PURPOSES = {
     "ForPreTraining": "was pre-trained with masked language modeling and next sentence prediction",
     "ForMaskedLM": "was pre-trained with masked language modeling",
@@ -77,13 +44,18 @@ _PURPOSES = {
     "ForQuestionAnswering": "answers a question by a span of a passage, fine-tuned on {data}",
     "ForMultipleChoice": "chooses the continuation of a text, fine-tuned on {data}",
 }
-_IN_WORDS = frozenset({
+
+# Settings that a card mentions elsewhere, or that mean nothing to its reader.
+_SHOWN_ELSEWHERE = frozenset({
     "model_name_or_path", "hub_model_id", "output_dir", "resume_from_checkpoint", "seed", "data_dir", "corpus",
     "phases", "logging_steps", "eval_steps", "save_steps", "save_total_limit", "allow_changed_settings",
     "overwrite_output_dir", "do_train", "do_eval", "do_predict", "task_name",
 })  # fmt: skip
-"""Settings that a card says elsewhere, or that mean nothing to its reader."""
-_ALWAYS = ("learning_rate", "num_train_epochs")
+
+# Settings that everybody asks for, so a card shows them even at their default.
+_ALWAYS_SHOWN = ("learning_rate", "num_train_epochs")
+
+# Field of the results -> its name on the card, unless that is the field with spaces.
 _NAMES = {
     "examples": "training rows", "rows": "training inputs", "steps": "optimizer steps", "batch": "examples per step",
     "tokens": "tokens read", "best_step": "step of the published weights", "seconds": "seconds of training",
@@ -96,15 +68,17 @@ _NAMES = {
     "mlm_loss": "MLM loss (nats)", "nsp_loss": "NSP loss (nats)", "mlm_accuracy": "MLM accuracy",
     "mlm_perplexity": "MLM perplexity", "nsp_accuracy": "NSP accuracy",
 }  # fmt: skip
-"""Field of the results -> what the card calls it, where that is not the name with spaces."""
-_MARKDOWN = re.compile(r"([\\`*\[\]<>|]|(?<!\w)_|_(?!\w))")
 
 
 @dataclass(frozen=True)
 class Score:
-    """One row of the result table.
+    """One row of the table of scores.
 
     Args:
+        split: name of the split.
+        metric: name of the metric.
+        value: the score; None: the split was not scored.
+        rows: how many rows were scored.
         whole: whether all rows of the published split, or of the user's own file, were scored.
     """
 
@@ -115,12 +89,15 @@ class Score:
     whole: bool = False
 
 
+# --- The card ---------------------------------------------------------------------------------------------------------
+
+
 def make_card(results: Mapping[str, Any], model_id: str, *, pictures: Collection[str] = ()) -> str:
     """Returns the text of README.md for a published folder, metadata block included.
 
     Args:
-        results: what is known of the run; see the module's docstring.
-        model_id: how the snippets name the model: its id on the Hub, or the folder.
+        results: the results of the run; see the module's docstring.
+        model_id: the model's name in the snippets: its id on the Hub, or the folder.
         pictures: names of the plots in the same folder, which the card then shows.
 
     Returns:
@@ -129,46 +106,39 @@ def make_card(results: Mapping[str, Any], model_id: str, *, pictures: Collection
     """
     import jinja2
 
-    known: Mapping[str, Any] = without_machine_paths(redacted(results))
-    class_name = known.get("model", {}).get("class")
+    public: Mapping[str, Any] = without_machine_paths(redacted(results))
+    class_name = public.get("model", {}).get("class")
     environment = jinja2.Environment(
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=jinja2.ChainableUndefined
     )
-    filters = {"cell": _cell, "line": line, "code": _code, "fenced": _fenced, "score": _score, "literal": _literal}
-    environment.filters |= {**filters, "called": lambda name: line(_NAMES.get(name, name.replace("_", " ")))}
+    environment.filters |= {
+        "cell": cell,
+        "line": line,
+        "code": code,
+        "fenced": fenced,
+        "score": score,
+        "literal": literal,
+        "called": _shown_name,
+    }
     template = environment.from_string(resources.files("bert_repro.hub").joinpath(TEMPLATE).read_text("utf-8"))
     text = template.render(
-        metadata=card_metadata(known, model_id),
+        metadata=card_metadata(public, model_id),
         title=line(model_id),
-        where=_literal(model_id),
+        where=literal(model_id),
         class_name=class_name,
         task=hub_task_of(class_name) if class_name else None,
-        loads_upstream=known.get("model", {}).get("model_type", "bert") == "bert",
-        purpose=_purpose(known),
-        example=example_of(known),
-        results=known,
-        scores=list(scores(known)),
-        notes=list(_notes(known)),
-        facts=_facts(known),
-        settings=_changed_settings(known),
+        loads_upstream=public.get("model", {}).get("model_type", "bert") == "bert",
+        purpose=_purpose(public),
+        example=example_of(public),
+        results=public,
+        scores=list(scores(public)),
+        notes=list(_notes(public)),
+        facts=_facts(public),
+        settings=_changed_settings(public),
         pictures=pictures,
     )
+    # Parts that are left out leave blank lines behind.
     return re.sub(r"\n{3,}", "\n\n", text).rstrip() + "\n"
-
-
-def name_of_folder(folder: Path) -> str:
-    """Returns how a card names a folder: by its relative path, which loads as it is typed, else by its last name."""
-    return folder.resolve().name if folder.is_absolute() or ".." in folder.parts else folder.as_posix()
-
-
-def renamed(card: str, model_id: str) -> str:
-    """Returns a card of `make_card` with another name of the model in its title, metadata and snippets."""
-    title = re.search(r"^# (.+)$", card, re.MULTILINE)
-    if title is None:
-        return card
-    old = re.sub(r"\\(.)", r"\1", title[1])
-    card = card.replace(title[0], f"# {line(model_id)}", 1).replace(_literal(old), _literal(model_id))
-    return card.replace(f"\n- name: {old.rsplit('/', 1)[-1]}\n", f"\n- name: {model_id.rsplit('/', 1)[-1]}\n")
 
 
 def write_card(config: configs.CardConfig) -> Path:
@@ -183,11 +153,21 @@ def write_card(config: configs.CardConfig) -> Path:
     folder = Path(config.folder)
     results: dict[str, Any] = dict(read_results(folder))
     if "train" not in results:
-        raise UserError(f"--folder {folder}: its run made no model, it scored others; name a training run's folder")
-    data = results["data"] = dict(results.get("data", {}))
-    data |= {name: value for name, value in {"language": list(config.language), "note": config.note}.items() if value}
-    given = {"base_model": config.base_model, "license": config.license}
-    results |= {name: value for name, value in given.items() if value}
+        raise UserError(
+            f"{flag('folder', folder)}: this run scored a model and made none. Pass the folder of a training run.",
+            setting="folder",
+        )
+    data = dict(results.get("data", {}))
+    if config.language:
+        data["language"] = list(config.language)
+    if config.note:
+        data["note"] = config.note
+    results["data"] = data
+    if config.base_model:
+        results["base_model"] = config.base_model
+    if config.license:
+        results["license"] = config.license
+
     name = config.hub_model_id or results.get("settings", {}).get("hub_model_id") or name_of_folder(folder)
     path = folder / CARD
     write_text(path, make_card(results, name, pictures={picture.name for picture in folder.glob("*.png")}))
@@ -195,78 +175,70 @@ def write_card(config: configs.CardConfig) -> Path:
     return path
 
 
-# ------------------------------------------------------------------------------------------------------------ contents
+def name_of_folder(folder: Path) -> str:
+    """Returns the name of a folder on a card: its relative path, which loads as typed, otherwise its last part."""
+    if folder.is_absolute() or ".." in folder.parts:
+        return folder.resolve().name
+    return folder.as_posix()
 
 
-def hub_task_of(class_name: str) -> HubTask:
-    """Returns the entry of `HUB_TASKS` for a model class.
+def renamed(card: str, model_id: str) -> str:
+    """Returns a card of `make_card` with another name of the model in its title, metadata and snippets."""
+    title = re.search(r"^# (.+)$", card, re.MULTILINE)
+    if title is None:
+        return card
+    # The title is escaped; the snippets have the plain name.
+    old = re.sub(r"\\(.)", r"\1", title[1])
+    card = card.replace(title[0], f"# {line(model_id)}", 1)
+    card = card.replace(literal(old), literal(model_id))
+    return card.replace(f"\n- name: {old.rsplit('/', 1)[-1]}\n", f"\n- name: {model_id.rsplit('/', 1)[-1]}\n")
 
-    Raises:
-        ValueError: the class is none of the BERT family.
-    """
-    for ending, task in HUB_TASKS.items():
-        if class_name.endswith(ending) and class_name.isidentifier():
-            return task
-    raise ValueError(f"{class_name} is no BERT model; its name must end in one of: {', '.join(HUB_TASKS)}")
 
-
-def example_of(results: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns the input of a card's snippet: an example of the run's own data, or a neutral one for the task."""
-    class_name, data = results.get("model", {}).get("class"), results.get("data", {})
-    neutral = dict(hub_task_of(class_name).example) if class_name else {}
-    if class_name and class_name.endswith("ForSequenceClassification") and len(data.get("text_columns", ())) == 2:
-        neutral = {"text": "A man is playing a guitar.", "text_pair": "Someone makes music."}
-    own = data.get("example")
-    return own if isinstance(own, Mapping) and own.keys() == neutral.keys() else neutral
+# --- Its contents -----------------------------------------------------------------------------------------------------
 
 
 def scores(results: Mapping[str, Any]) -> Iterator[Score]:
     """Yields the scores of a run, one per split and metric; a split that was not scored has the value None."""
     splits = results.get("splits") or {results.get("split", "validation"): results}
-    own, limit = results.get("data", {}).get("files"), results.get("settings", {}).get("max_eval_samples")
+    own_files = results.get("data", {}).get("files")
+    limit = results.get("settings", {}).get("max_eval_samples")
     for name, split in splits.items():
         if split.get("missing"):
             yield Score(name, "any", None, None)
         rows = split.get("rows_scored")
+        if rows is None:
+            whole = False
+        elif own_files:
+            whole = rows != limit
+        else:
+            whole = rows == split.get("published_rows")
         for metric, value in split.get("metrics", {}).items():
-            whole = rows is not None and (rows != limit if own else rows == split.get("published_rows"))
             yield Score(name, metric, float(value), rows, whole=whole)
 
 
 def card_metadata(results: Mapping[str, Any], model_id: str) -> str:
     """Returns the metadata of a card as YAML, without the lines of dashes around it.
 
-    A score is tagged as that of a split only where all of its rows were scored, and that of the user's own data as one
-    of `custom` data, by the file's name and rows. See huggingface.co/docs/hub/model-cards.
+    Scores are tagged as in huggingface.co/docs/hub/model-cards, and only if all rows of the split were scored. Scores
+    on the user's own files are tagged as `custom` data, with the file's name and rows.
 
     Args:
-        results: what is known of the run; see the module's docstring.
-        model_id: how the card names the model.
+        results: the results of the run; see the module's docstring.
+        model_id: the model's name on the card.
     """
-    from huggingface_hub import EvalResult, ModelCardData
+    from huggingface_hub import ModelCardData
 
-    data, class_name = results.get("data", {}), results.get("model", {}).get("class")
+    data = results.get("data", {})
+    class_name = results.get("model", {}).get("class")
     task = hub_task_of(class_name) if class_name else HubTask("AutoModel")
-    example, task_name, files = example_of(results), results.get("task"), data.get("files")
-    # The Hub's classification widget has one field of text.
-    widget = {name: example[name] for name in task.widget} if "text_pair" not in example else {}
-    claims = [
-        EvalResult(
-            task_type=task.pipeline_tag or "other",
-            dataset_type="custom" if files else data["dataset"],
-            dataset_name=files.get(score.split, f"held out of {files.get('train')}") if files else task_name,
-            dataset_config=data.get("config"),
-            dataset_split=score.split,
-            dataset_args={"rows": score.rows} if files else None,
-            metric_type=score.metric,
-            metric_value=score.value,
-        )
-        for score in scores(results)
-        if (files or data.get("dataset"))
-        and score.whole
-        and math.isfinite(score.value or 0)
-        and score.metric != THRESHOLD
-    ]
+    task_name = results.get("task")
+    tags = ["bert", "bert-repro"]
+    if task_name and not data.get("files"):
+        tags.append(task_name)
+
+    # The Hub's classification widget has a single field of text, so a pair has none.
+    example = example_of(results)
+    widget = {} if "text_pair" in example else {name: example[name] for name in task.widget}
     fields: dict[str, Any] = {
         "library_name": "transformers",
         "license": results.get("license"),
@@ -274,120 +246,145 @@ def card_metadata(results: Mapping[str, Any], model_id: str) -> str:
         "datasets": [data["dataset"]] if data.get("dataset") else None,
         "base_model": results.get("base_model"),
         "pipeline_tag": task.pipeline_tag,
-        "tags": ["bert", "bert-repro", *([task_name] if task_name and not data.get("files") else [])],
+        "tags": tags,
         "widget": [widget] if widget else None,
     }
-    if claims:
-        fields |= {"model_name": model_id.rsplit("/", 1)[-1], "eval_results": claims}
+    tagged = _tagged_scores(results, task)
+    if tagged:
+        fields |= {"model_name": model_id.rsplit("/", 1)[-1], "eval_results": tagged}
     return str(ModelCardData(**fields).to_yaml())
 
 
+def _tagged_scores(results: Mapping[str, Any], task: HubTask) -> list[Any]:
+    """Returns huggingface_hub's `EvalResult` for each score that may be tagged as that of its split."""
+    from huggingface_hub import EvalResult
+
+    data = results.get("data", {})
+    files = data.get("files")
+    if not (files or data.get("dataset")):
+        return []
+    tagged = []
+    for item in scores(results):
+        if not item.whole or item.metric == THRESHOLD or not math.isfinite(item.value or 0):
+            continue
+        if files:
+            origin = {
+                "dataset_type": "custom",
+                "dataset_name": files.get(item.split, f"held out of {files.get('train')}"),
+                "dataset_args": {"rows": item.rows},
+            }
+        else:
+            origin = {"dataset_type": data["dataset"], "dataset_name": results.get("task")}
+        tagged.append(
+            EvalResult(
+                task_type=task.pipeline_tag or "other",
+                dataset_config=data.get("config"),
+                dataset_split=item.split,
+                metric_type=item.metric,
+                metric_value=item.value,
+                **origin,
+            )
+        )
+    return tagged
+
+
+def _shown_name(field: str) -> str:
+    return line(_NAMES.get(field, field.replace("_", " ")))
+
+
 def _purpose(results: Mapping[str, Any]) -> str:
-    """Returns what the model was made for, as the rest of the sentence "A BERT that ..."; empty where not known."""
-    name, data = results.get("model", {}).get("class", ""), results.get("data", {})
+    """Returns the purpose of the model as the rest of the sentence "A BERT that ..."; empty if it is not known."""
+    data = results.get("data", {})
     if not results.get("task"):
         return ""
+    name = results.get("model", {}).get("class", "")
     if len(results.get("model", {}).get("labels", ())) == 1:
         name = "number"
+    # The class does not say whether next sentence prediction was an objective, so the run does.
+    if "objective" in results:
+        return f"was pre-trained with {line(str(results['objective']))}"
     purpose = next((words for ending, words in _PURPOSES.items() if name.endswith(ending)), "was made for {data}")
     title = line(data.get("title") or results["task"])
-    own = results["task"] == "custom" or data.get("files")
-    pairs = len(data.get("text_columns", ())) == 2
-    return purpose.format(texts="pairs of texts" if pairs else "texts", data=f"custom data ({title})" if own else title)
+    if results["task"] == "custom" or data.get("files"):
+        title = f"custom data ({title})"
+    texts = "pairs of texts" if len(data.get("text_columns", ())) == 2 else "texts"
+    return purpose.format(texts=texts, data=title)
 
 
 def _notes(results: Mapping[str, Any]) -> Iterator[str]:
     """Yields what a reader of the scores must know."""
-    settings, train = results.get("settings", {}), results.get("train", {})
+    train = results.get("train", {})
+    metrics = results.get("metrics", {})
     if train.get("examples", 0) < (train.get("published_rows") or 0):
         yield f"Trained on {train['examples']:,} of the {train['published_rows']:,} published rows."
-    if settings.get(THRESHOLD) is None and "train" in results and THRESHOLD in results.get("metrics", {}):
+    was_chosen_here = results.get("settings", {}).get(THRESHOLD) is None and "train" in results
+    if was_chosen_here and THRESHOLD in metrics:
         yield "The threshold for no answer was chosen on the split that is scored here, which flatters it a little."
-    rows, share = results.get("rows_scored"), results.get("metrics", {}).get("accuracy")
-    # Of tags, which are scored by word, the words are not independent.
-    if rows and share is not None and not str(results.get("model", {}).get("class")).endswith("ForTokenClassification"):
-        half = 1.96 * math.sqrt(share * (1 - share) / rows)
+
+    # Tags are scored word by word, and the words of a text are not independent.
+    is_tagger = str(results.get("model", {}).get("class")).endswith("ForTokenClassification")
+    rows = results.get("rows_scored")
+    accuracy = metrics.get("accuracy")
+    if rows and accuracy is not None and not is_tagger:
+        half = 1.96 * math.sqrt(accuracy * (1 - accuracy) / rows)
         yield f"The 95% interval of an accuracy over {rows:,} rows is ± {half:.3f} (binomial); other seeds add to it."
-    metric, baselines = results.get("primary_metric"), results.get("baselines", {})
-    if ahead := [name for name in baselines if baselines[name][metric] >= results["metrics"][metric]]:
-        yield f"The model is not ahead of {' and '.join(ahead)}."
+
+    metric = results.get("primary_metric")
+    baselines = results.get("baselines", {})
+    not_beaten = [name for name in baselines if baselines[name][metric] >= metrics[metric]]
+    if not_beaten:
+        yield f"The model is not ahead of {' and '.join(map(line, not_beaten))}."
     if results.get("degenerate"):
         yield "**This run is degenerate**: the model gives the same answer for every row, or none that is right."
 
 
 def _facts(results: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the rows of the table about training."""
-    train, hardware = results.get("train", {}), results.get("hardware", {})
+    """Returns the rows of the table about training: name -> value."""
+    train = results.get("train", {})
     facts = {name: train[name] for name in _NAMES if name in train}
-    if counts := results.get("data", {}).get("counts"):
+    counts = results.get("data", {}).get("counts")
+    if counts:
         facts["corpus"] = f"{counts.get('documents', 0):,} documents, {counts.get('words', 0):,} words"
-    if phases := train.get("phases"):
+    if train.get("phases"):
         facts["phases"] = [
             f"{phase.get('steps', 0):,} steps of {phase.get('batch')} sequences of {phase.get('max_seq_length')} tokens"
-            for phase in phases
+            for phase in train["phases"]
         ]
+    hardware = results.get("hardware", {})
     if hardware:
-        place = hardware.get("processor") or hardware.get("device") or "not recorded"
-        facts["hardware"] = f"{hardware.get('processes', 1)} x {place}"
+        device = hardware.get("processor") or hardware.get("device") or "not recorded"
+        facts["hardware"] = f"{hardware.get('processes', 1)} x {device}"
     if results.get("versions"):
         facts["versions"] = ", ".join(f"{name} {version}" for name, version in results["versions"].items() if version)
-    return facts | ({"commit": results["git_commit"]} if results.get("git_commit") else {})
+    if results.get("git_commit"):
+        facts["commit"] = results["git_commit"]
+    return facts
 
 
 def default_settings(results: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the settings of runs that make such a model, with their defaults."""
     name = results.get("model", {}).get("class", "")
-    kind = next((family for end, family in configs.FAMILIES.items() if name.endswith(end)), configs.PretrainingConfig)
-    return {field.name: field.default for field in dataclasses.fields(kind)}
+    config_class: type[configs.Config] = configs.PretrainingConfig
+    for ending, family in configs.FAMILIES.items():
+        if name.endswith(ending):
+            config_class = family
+            break
+    return {field.name: field.default for field in dataclasses.fields(config_class)}
 
 
 def _changed_settings(results: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the settings of the run that differ from their defaults, and those that everybody asks for."""
     defaults = default_settings(results)
-    unused = {"num_train_epochs"} if results.get("settings", {}).get("max_steps") else set()
-    return {
-        name: value
-        for name, value in results.get("settings", {}).items()
-        if name in defaults.keys() - _IN_WORDS - unused
-        and (name in _ALWAYS or (tuple(value) if isinstance(value, list) else value) != defaults[name])
-    }
-
-
-# --------------------------------------------------------------------------------------------------- texts in Markdown
-
-
-def line(text: Any) -> str:
-    """Returns a text as Markdown that shows it on one line and means nothing else."""
-    return _MARKDOWN.sub(r"\\\1", _one_line(text))
-
-
-def _one_line(text: Any) -> str:
-    return " ".join("".join(filter(str.isprintable, word)) for word in str(text).split())
-
-
-def _code(text: Any) -> str:
-    code = _one_line(text)
-    ticks = "`" * (1 + max((len(run) for run in re.findall("`+", code)), default=0))
-    return f"{ticks} {code} {ticks}" if "`" in code else f"`{code}`"
-
-
-def _fenced(text: Any) -> str:
-    fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", str(text))), default=0))
-    return f"{fence}\n{_one_line(text)}\n{fence}"
-
-
-def _literal(text: str) -> str:
-    """Returns a text as a Python string that cannot end the code block around it."""
-    return json.dumps(text, ensure_ascii=False).replace("```", r"\x60\x60\x60")
-
-
-def _score(value: Any) -> str:
-    return f"{value:.4f}" if isinstance(value, int | float) else "-"
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, list | tuple):
-        return ", ".join(_cell(element) for element in value)
-    if isinstance(value, float) and value >= 1e3:
-        return f"{value:,.0f}"
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else line(value)
+    settings = results.get("settings", {})
+    hidden = set(_SHOWN_ELSEWHERE)
+    if settings.get("max_steps"):
+        # The number of epochs had no effect.
+        hidden.add("num_train_epochs")
+    changed = {}
+    for name, value in settings.items():
+        if name not in defaults or name in hidden:
+            continue
+        comparable = tuple(value) if isinstance(value, list) else value
+        if name in _ALWAYS_SHOWN or comparable != defaults[name]:
+            changed[name] = value
+    return changed

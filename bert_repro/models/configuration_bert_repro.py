@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, cast
 
 import transformers
 
@@ -63,9 +63,20 @@ AUTO_CLASSES: dict[str, Head] = {
 """Every Auto class of transformers that serves BERT, with its class of ours: the source of the registration and of the
 published `auto_map`."""
 
+_SIZES = (
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "max_position_embeddings",
+    "type_vocab_size",
+    "bilstm_layers",
+)
+
 
 @strict
-class BertReproConfig(PreTrainedConfig):
+class BertReproConfig(PreTrainedConfig):  # type: ignore[misc]
     """Architecture of a BERT model. The defaults are BERT-BASE uncased (paper, section 3).
 
         small = BertReproConfig(num_hidden_layers=4, hidden_size=256, num_attention_heads=4, intermediate_size=1024)
@@ -157,30 +168,33 @@ class BertReproConfig(PreTrainedConfig):
 
     def __post_init__(self, **kwargs: Any) -> None:
         super().__post_init__(**kwargs)
-        if self.id2label is not None and self.label2id is None:
-            self.label2id = {name: index for index, name in self.id2label.items()}
+        # Fields of transformers' class: names by index, and the reverse.
+        id2label = cast(dict[int, str] | None, self.id2label)
+        label2id = getattr(self, "label2id", None)
+        if id2label is not None and label2id is None:
+            self.label2id = {name: index for index, name in id2label.items()}
         if self.is_decoder:
             self.pool_token = "last"
 
     def check(self) -> None:
         """Checks that a model can have these fields together, and makes a causal model pool its last token.
 
-        Models call it when they are built: a configuration alone may pass through impossible states while its fields
+        Models call it when they are built. A configuration alone may pass through impossible states while its fields
         are set one by one.
 
         Raises:
             ValueError: a value is out of range, or two values do not go together.
         """
-        for name in (
-            "vocab_size",
-            "hidden_size",
-            "num_hidden_layers",
-            "num_attention_heads",
-            "intermediate_size",
-            "max_position_embeddings",
-            "type_vocab_size",
-            "bilstm_layers",
-        ):
+        self._check_sizes()
+        self._check_numbers()
+        if self.add_cross_attention or self.is_encoder_decoder:
+            raise ValueError("BERT has no cross-attention: add_cross_attention and is_encoder_decoder must be False")
+        if self.is_decoder:
+            self.pool_token = "last"
+
+    def _check_sizes(self) -> None:
+        """Checks the sizes of the model's parts."""
+        for name in _SIZES:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         if self.hidden_size % self.num_attention_heads:
@@ -188,6 +202,14 @@ class BertReproConfig(PreTrainedConfig):
                 f"hidden_size must be a multiple of num_attention_heads, got {self.hidden_size} and "
                 f"{self.num_attention_heads}"
             )
+        if self.bilstm_size is not None and self.bilstm_size < 1:
+            raise ValueError(f"bilstm_size must be at least 1, or None for no BiLSTM, got {self.bilstm_size}")
+        reads_last_four = self.token_features is not None and self.token_features.endswith("four")
+        if reads_last_four and self.num_hidden_layers < 4:
+            raise ValueError(f"token_features {self.token_features} needs 4 layers, got {self.num_hidden_layers}")
+
+    def _check_numbers(self) -> None:
+        """Checks probabilities, other numbers and the id of the padding token."""
         for name in ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout"):
             probability = getattr(self, name)
             if probability is not None and not 0 <= probability < 1:
@@ -197,14 +219,6 @@ class BertReproConfig(PreTrainedConfig):
                 raise ValueError(f"{name} must be a finite number of at least 0, got {getattr(self, name)}")
         if self.pad_token_id is not None and not 0 <= self.pad_token_id < self.vocab_size:
             raise ValueError(f"pad_token_id must be in [0, vocab_size = {self.vocab_size}), got {self.pad_token_id}")
-        if self.add_cross_attention or self.is_encoder_decoder:
-            raise ValueError("BERT has no cross-attention: add_cross_attention and is_encoder_decoder must be False")
-        if self.bilstm_size is not None and self.bilstm_size < 1:
-            raise ValueError(f"bilstm_size must be at least 1, or None for no BiLSTM, got {self.bilstm_size}")
-        if self.token_features is not None and self.token_features.endswith("four") and self.num_hidden_layers < 4:
-            raise ValueError(f"token_features {self.token_features} needs 4 layers, got {self.num_hidden_layers}")
-        if self.is_decoder:
-            self.pool_token = "last"
 
     @classmethod
     def get_config_dict(
@@ -233,27 +247,33 @@ class BertReproConfig(PreTrainedConfig):
 
     @classmethod
     def _from_published(cls, config: dict[str, Any]) -> dict[str, Any]:
-        """Returns the fields of a configuration in the words of this class; what `published` adds is left out."""
+        """Returns the fields of a published configuration with the names of this class, without those of "
+        "`published`."""
         if config.get("model_type") == UPSTREAM_MODEL_TYPE:
             config["model_type"] = cls.model_type
             ours = {head.upstream: head.ours for head in AUTO_CLASSES.values()}
             config["architectures"] = [ours.get(name, name) for name in config.get("architectures") or []] or None
-        if not cls.__module__.startswith("transformers_modules."):  # there transformers finds our models by it
+        # When this file was loaded as remote code, transformers finds our models through `auto_map`.
+        is_remote_code = cls.__module__.startswith("transformers_modules.")
+        if not is_remote_code:
             config.pop("auto_map", None)
         return config
 
     def has_upstream_counterpart(self, heads: list[Head]) -> bool:
-        """Returns whether upstream transformers' BERT computes what our classes do under this configuration.
+        """Returns whether transformers' BERT computes the same as our classes under this configuration.
 
         Args:
-            heads: the classes that the weights are for; empty where none is known.
+            heads: the classes that the weights are for; empty if none is known.
         """
         if self.bilstm_size is not None or self.token_features is not None:
             return False
-        return self.pool_token == "first" or (bool(heads) and not any(head.pooled for head in heads))
+        if self.pool_token == "first":
+            return True
+        # Heads that do not pool compute the same whichever token would be pooled.
+        return bool(heads) and not any(head.pooled for head in heads)
 
     def published(self, use_diff: bool = True) -> dict[str, Any]:
-        """Returns the content of config.json: what upstream transformers reads, wherever its outputs would be equal.
+        """Returns the content of config.json, in the form that transformers' BERT reads if its outputs would be equal.
 
         A sequence head that pools its last token, and any head behind a BiLSTM or on chosen layers, has no counterpart
         in transformers. It keeps our model type, so that the Auto classes refuse it without this code instead of
@@ -274,7 +294,8 @@ class BertReproConfig(PreTrainedConfig):
         else:
             renamed = {head.upstream: head.ours for head in heads}
         config["architectures"] = [renamed.get(name, name) for name in names] or None
-        if any(name.endswith("Classification") for name in names):  # servers need them, defaults too
+        # Inference servers need the names of labels, also if they are the default ones.
+        if any(name.endswith("Classification") for name in names):
             config.setdefault("id2label", {str(index): name for index, name in self.id2label.items()})
             config.setdefault("label2id", {name: index for index, name in self.id2label.items()})
         config["auto_map"] = {
@@ -287,20 +308,20 @@ class BertReproConfig(PreTrainedConfig):
         """Writes the published form.
 
         Args:
-            json_file_path: where to.
+            json_file_path: path of the file.
             use_diff: leave out the values that equal transformers' defaults.
         """
         text = json.dumps(self.published(use_diff), indent=2, sort_keys=True) + "\n"
         Path(json_file_path).write_text(text, encoding="utf-8")
 
     def save_pretrained(self, save_directory: str | os.PathLike[str], push_to_hub: bool = False, **kwargs: Any) -> None:
-        """Writes config.json in its published form, and beside it the code that it refers to.
+        """Writes config.json in its published form, and next to it the code that it refers to.
 
-        Every `save_pretrained` of a model ends here, that of transformers' Trainer too, so every saved folder can be
+        Every `save_pretrained` of a model calls this, that of transformers' Trainer too, so every saved folder can be
         published as it is.
 
         Args:
-            save_directory: folder, made if need be.
+            save_directory: the folder; created if it does not exist.
             push_to_hub: upload the folder afterwards.
             kwargs: options of the upload.
         """
@@ -308,7 +329,7 @@ class BertReproConfig(PreTrainedConfig):
         target.mkdir(parents=True, exist_ok=True)
         source = Path(__file__).resolve().parent
         for name in ("configuration_bert_repro.py", "modeling_bert_repro.py"):
-            # Loaded as remote code through AutoConfig alone, the modeling file was never fetched.
+            # If this file was loaded as remote code through AutoConfig alone, the modeling file was never fetched.
             if (source / name).exists() and source != target.resolve():
                 shutil.copyfile(source / name, target / name)
         super().save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs)

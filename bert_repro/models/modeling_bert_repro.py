@@ -1,7 +1,7 @@
 """The BERT of Devlin et al. (2019): encoder, pre-training heads, fine-tuning heads.
 
-Reads top to bottom: attention, encoder, pooler and heads, then the nine classes that users load. Shapes are written
-with
+The file reads from top to bottom: attention, encoder, pooler and heads, then the nine classes that users load. Shapes
+are written with these letters:
 
     B batch        S sequence, padding included     T tokens of all packed sequences
     H hidden       A attention heads                D = H / A
@@ -9,19 +9,21 @@ with
 
 What is notable:
 
-- Parameter names are those of transformers' BERT, so state dicts interchange strictly in both directions, and a saved
-  folder loads in transformers without this file. Nothing here is derived from its classes.
+- Parameter names are those of transformers' BERT, so state dicts can be exchanged strictly in both directions, and a
+  saved folder loads in transformers without this file. Nothing here is derived from its classes.
 - Weights start from a normal distribution truncated at two standard deviations, as in the original implementation.
 - Padded input is (B, S). Packed input is (1, T): sequences joined without padding, separated by `cu_seq_lens_q`. Heads
-  that read one token of a sequence read each sequence's own. Attention dropout is kept on every path.
+  that read one token of a sequence read each sequence's own. Attention dropout is applied on every path.
 - Masked-language heads decode predicted positions only (`prediction_positions`), with no data-dependent shape.
+- Under autocast the layers that classify compute in float32, so that half precision does not round scores together.
 - `is_decoder=True` makes the left-to-right model of Table 5: causal attention, and sequence heads that read the last
   token.
 """
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -84,6 +86,8 @@ def eager_attention_forward(
     scores = torch.matmul(query, key.transpose(2, 3)) * scaling
     if attention_mask is not None:
         scores = scores + attention_mask
+
+    # Dropout on the probabilities, as in the original implementation: complete tokens are dropped to attend to.
     probabilities = F.dropout(scores.softmax(dim=-1), p=dropout, training=module.training)
     return torch.matmul(probabilities, value).transpose(1, 2), probabilities
 
@@ -104,8 +108,9 @@ def packed_attention_forward(
 ) -> tuple[torch.Tensor, None]:
     """Computes attention of packed sequences, each within its own bounds, dropout included.
 
-    On CUDA it is one call of PyTorch's own kernels for sequences of any lengths: flash in half precision, the
-    memory-efficient one in 32 bits and on devices older than Ampere. Elsewhere it is a loop over sequences.
+    On CUDA it is one call of PyTorch's own kernels for sequences of any lengths: the flash kernel in half precision,
+    the memory-efficient kernel in 32 bits and on devices older than Ampere. On other devices it is a loop over
+    sequences.
 
     Args:
         module: the calling attention layer. Its `is_causal` decides whether later tokens are hidden.
@@ -116,7 +121,7 @@ def packed_attention_forward(
         scaling: factor on the scores, D ** -0.5.
         dropout: dropout probability on the attention probabilities.
         cu_seq_lens_q: (N + 1,) offset of each sequence, then T.
-        cu_seq_lens_k: the same offsets again, as flash kernels ask for them twice.
+        cu_seq_lens_k: the same offsets again, because flash kernels require them twice.
         max_length_q: longest sequence, in tokens.
         max_length_k: the same length again.
         kwargs: arguments of other attention functions.
@@ -131,34 +136,43 @@ def packed_attention_forward(
         raise ValueError(
             "packed_sdpa attends to packed input only: give cu_seq_lens_q, or use attn_implementation='sdpa'"
         )
-    if query.is_cuda and query.shape[-1] * query.dtype.itemsize % 16 == 0:
-        # Named functions of PyTorch that take offsets have no dropout; these are the kernels beneath them.
+    is_causal = bool(module.is_causal)
+    has_kernel_alignment = query.shape[-1] * query.dtype.itemsize % 16 == 0
+    if query.is_cuda and has_kernel_alignment and cu_seq_lens_k is not None:
+        # PyTorch's public functions that accept offsets have no dropout. These are the kernels that they call.
         offsets = (cu_seq_lens_q.int(), cu_seq_lens_k.int(), max_length_q, max_length_k)
         if has_flash_kernel(query):
-            states = (states.squeeze(0).transpose(0, 1) for states in (query, key, value))
+            # The flash kernel reads (T, A, D).
+            states = [tensor.squeeze(0).transpose(0, 1) for tensor in (query, key, value)]
             flash = torch.ops.aten._flash_attention_forward
-            attended, *_ = flash(*states, *offsets, dropout, module.is_causal, False, scale=scaling)
+            attended, *_ = flash(*states, *offsets, dropout, is_causal, False, scale=scaling)
             return attended.unsqueeze(0), None
-        states = (states.transpose(1, 2) for states in (query, key, value))
-        return efficient_attention(*states, None, *offsets, dropout, int(module.is_causal), True, scale=scaling), None
+        # The memory-efficient kernel reads (1, T, A, D).
+        states = [tensor.transpose(1, 2) for tensor in (query, key, value)]
+        return efficient_attention(*states, None, *offsets, dropout, int(is_causal), True, scale=scaling), None
+
+    # Elsewhere: one sequence after the other, (1, A, length, D) each.
     lengths = cu_seq_lens_q.diff().tolist()
-    sequences = zip(*(states.split(lengths, dim=2) for states in (query, key, value)), strict=True)
-    attended = [
-        F.scaled_dot_product_attention(*states, dropout_p=dropout, is_causal=module.is_causal, scale=scaling)
-        for states in sequences
-    ]
-    return torch.cat(attended, dim=2).transpose(1, 2), None
+    queries, keys, values = (torch.split(tensor, lengths, dim=2) for tensor in (query, key, value))
+    attended_sequences: list[torch.Tensor] = []
+    for own_query, own_key, own_value in zip(queries, keys, values, strict=True):
+        attended = F.scaled_dot_product_attention(
+            own_query, own_key, own_value, dropout_p=dropout, is_causal=is_causal, scale=scaling
+        )
+        attended_sequences.append(attended)
+    return torch.cat(attended_sequences, dim=2).transpose(1, 2), None
 
 
-@torch.compiler.disable
+@torch.compiler.disable  # type: ignore[untyped-decorator]
 def efficient_attention(*states: Any, **options: Any) -> torch.Tensor:
-    """Calls PyTorch's memory-efficient kernel, outside of compiled graphs: its backward pass cannot be traced there."""
+    """Calls PyTorch's memory-efficient kernel outside of compiled graphs, in which its backward pass cannot be "
+    "traced."""
     attended: torch.Tensor = torch.ops.aten._efficient_attention_forward(*states, **options)[0]
     return attended
 
 
 def has_flash_kernel(query: torch.Tensor) -> bool:
-    """Whether PyTorch's flash kernel takes these heads.
+    """Returns whether PyTorch's flash kernel supports these heads.
 
     Args:
         query: (1, A, T, D) on CUDA, D a multiple of 8 in half precision.
@@ -190,18 +204,35 @@ class BertReproSelfAttention(nn.Module):
     def forward(
         self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None, attn_implementation: str, **packing: Any
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Lets every token of (B, S, H) attend; returns (B, S, H), and the probabilities where they are computed."""
+        """Attends from every token to every token that the mask allows.
+
+        Args:
+            hidden_states: (B, S, H).
+            attention_mask: mask in the form that the attention function reads, or None.
+            attn_implementation: name of the attention function.
+            packing: the four packing arguments, or none.
+
+        Returns:
+            (B, S, H), and the attention probabilities if the function returns them.
+        """
+        # Project to queries, keys and values, and give each head its part: (B, A, S, D).
         by_head = (*hidden_states.shape[:-1], -1, self.head_size)
+        query = self.query(hidden_states).view(by_head).transpose(1, 2)
+        key = self.key(hidden_states).view(by_head).transpose(1, 2)
+        value = self.value(hidden_states).view(by_head).transpose(1, 2)
+
         attend = ALL_ATTENTION_FUNCTIONS.get_interface(attn_implementation, eager_attention_forward)
-        projected = (layer(hidden_states) for layer in (self.query, self.key, self.value))
         attended, probabilities = attend(
             self,
-            *(states.view(by_head).transpose(1, 2) for states in projected),
+            query,
+            key,
+            value,
             attention_mask,
             dropout=self.dropout.p if self.training else 0.0,
             scaling=self.scaling,
             **packing,
         )
+        # Join the heads again.
         return attended.reshape(hidden_states.shape), probabilities
 
 
@@ -226,14 +257,14 @@ class BertReproEmbeddings(nn.Module):
         position_ids: torch.Tensor | None,
         inputs_embeds: torch.Tensor | None,
     ) -> torch.Tensor:
-        """Embeds (B, S) ids as (B, S, H); segment 0 and positions from 0 where they are not given."""
+        """Embeds (B, S) ids as (B, S, H). By default all tokens are in segment 0 and positions count from 0."""
         words = self.word_embeddings(input_ids) if inputs_embeds is None else inputs_embeds
         if token_type_ids is None:
             token_type_ids = torch.zeros((1, 1), dtype=torch.long, device=words.device)
         if position_ids is None:
             position_ids = torch.arange(words.shape[1], device=words.device).unsqueeze(0)
         embeddings = words + self.token_type_embeddings(token_type_ids) + self.position_embeddings(position_ids)
-        return self.dropout(self.LayerNorm(embeddings))
+        return cast(torch.Tensor, self.dropout(self.LayerNorm(embeddings)))
 
 
 class BertReproSublayerOutput(nn.Module):
@@ -248,7 +279,7 @@ class BertReproSublayerOutput(nn.Module):
     def forward(self, hidden_states: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
         """Maps (B, S, input size) and the (B, S, H) input of the sublayer to (B, S, H)."""
         hidden_states = self.dropout(self.dense(hidden_states))
-        return self.LayerNorm(hidden_states + residual)
+        return cast(torch.Tensor, self.LayerNorm(hidden_states + residual))
 
 
 class BertReproAttention(nn.Module):
@@ -262,7 +293,7 @@ class BertReproAttention(nn.Module):
     def forward(self, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         """Maps (B, S, H) to (B, S, H)."""
         attended, _ = self.self(hidden_states, *args, **kwargs)
-        return self.output(attended, hidden_states)
+        return cast(torch.Tensor, self.output(attended, hidden_states))
 
 
 class BertReproIntermediate(nn.Module):
@@ -275,10 +306,10 @@ class BertReproIntermediate(nn.Module):
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """Maps (B, S, H) to (B, S, 4H)."""
-        return self.activation(self.dense(hidden_states))
+        return cast(torch.Tensor, self.activation(self.dense(hidden_states)))
 
 
-class BertReproLayer(GradientCheckpointingLayer):
+class BertReproLayer(GradientCheckpointingLayer):  # type: ignore[misc]
     """One Transformer layer: self-attention, then feed-forward (paper, section 3)."""
 
     def __init__(self, config: BertReproConfig) -> None:
@@ -290,11 +321,11 @@ class BertReproLayer(GradientCheckpointingLayer):
     def forward(self, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         """Maps (B, S, H) to (B, S, H)."""
         hidden_states = self.attention(hidden_states, *args, **kwargs)
-        return self.output(self.intermediate(hidden_states), hidden_states)
+        return cast(torch.Tensor, self.output(self.intermediate(hidden_states), hidden_states))
 
 
 class BertReproEncoder(nn.Module):
-    """The L Transformer layers."""
+    """The L Transformer layers, one after the other."""
 
     def __init__(self, config: BertReproConfig) -> None:
         super().__init__()
@@ -319,7 +350,7 @@ class BertReproPooler(nn.Module):
 
     def forward(self, token_states: torch.Tensor) -> torch.Tensor:
         """Maps (B, H), one token of each sequence, to (B, H)."""
-        return self.dense(token_states).tanh()
+        return cast(torch.Tensor, self.dense(token_states).tanh())
 
 
 def gather_pool_tokens(
@@ -328,7 +359,7 @@ def gather_pool_tokens(
     attention_mask: torch.Tensor | None = None,
     cu_seq_lens: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Takes the state of each sequence's first or last token.
+    """Returns the state of each sequence's first or last token.
 
     Args:
         hidden_states: (B, S, H), or (1, T, H) when packed.
@@ -343,12 +374,12 @@ def gather_pool_tokens(
         ValueError: the last token is asked for under a mask that does not mark padding.
     """
     if cu_seq_lens is not None:
-        sequences = cu_seq_lens.shape[0] - 1
+        num_sequences = cu_seq_lens.shape[0] - 1
         if pool_token == "first":
-            # Offsets padded to a fixed count end in empty sequences at T: they get some state, which no label uses.
-            tokens = cu_seq_lens.narrow(0, 0, sequences).clamp(max=hidden_states.shape[1] - 1)
+            # Offsets padded to a fixed count end in empty sequences at T. These get some state, which no label uses.
+            tokens = cu_seq_lens.narrow(0, 0, num_sequences).clamp(max=hidden_states.shape[1] - 1)
         else:
-            tokens = cu_seq_lens.narrow(0, 1, sequences) - 1
+            tokens = cu_seq_lens.narrow(0, 1, num_sequences) - 1
         return hidden_states.squeeze(0).index_select(0, tokens)
     if pool_token == "first":
         return hidden_states[:, 0]
@@ -358,6 +389,7 @@ def gather_pool_tokens(
         raise ValueError(
             f"pool_token='last' needs an attention_mask of shape (B, S), got {tuple(attention_mask.shape)}"
         )
+    # The last position whose mask is not 0; padding may be on either side.
     positions = torch.arange(hidden_states.shape[1], device=hidden_states.device)
     last = (positions * (attention_mask != 0)).argmax(dim=-1)
     return hidden_states[torch.arange(len(last), device=last.device), last]
@@ -374,7 +406,7 @@ class BertReproPredictionTransform(nn.Module):
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """Maps (..., H) to (..., H)."""
-        return self.LayerNorm(self.activation(self.dense(hidden_states)))
+        return cast(torch.Tensor, self.LayerNorm(self.activation(self.dense(hidden_states))))
 
 
 class BertReproPredictionHead(nn.Module):
@@ -388,7 +420,27 @@ class BertReproPredictionHead(nn.Module):
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """Maps (..., H) to logits (..., V)."""
-        return self.decoder(self.transform(hidden_states))
+        return cast(torch.Tensor, self.decoder(self.transform(hidden_states)))
+
+
+def float32_logits(layer: nn.Module, states: torch.Tensor) -> torch.Tensor:
+    """Computes the logits of a classification layer in at least 32 bits, under autocast too.
+
+    In bfloat16 logits have three significant digits. Scores of different texts would be rounded to the same number:
+    1,500 regression outputs had 385 distinct values.
+
+    Args:
+        layer: a linear layer, or an adapter around one.
+        states: (..., H), in any precision.
+
+    Returns:
+        (..., number of outputs), in the layer's precision, but not under autocast's.
+    """
+    # Without autocast there is nothing to switch off, and exporters see a plain layer.
+    if not torch.is_autocast_enabled(states.device.type):
+        return cast(torch.Tensor, layer(states))
+    with torch.autocast(states.device.type, enabled=False):
+        return cast(torch.Tensor, layer(states.to(next(layer.parameters()).dtype)))
 
 
 def mean_cross_entropy(logits: torch.Tensor, labels: torch.Tensor, ignore_index: int = IGNORED_LABEL) -> torch.Tensor:
@@ -402,11 +454,10 @@ def mean_cross_entropy(logits: torch.Tensor, labels: torch.Tensor, ignore_index:
     Returns:
         A scalar. Zero, not NaN, when no label counts: a batch without a prediction must not poison the run.
     """
-    logits = logits.flatten(0, -2)
     labels = labels.flatten()
-    total = F.cross_entropy(
-        logits.to(torch.promote_types(logits.dtype, torch.float32)), labels, ignore_index=ignore_index, reduction="sum"
-    )
+    logits = logits.flatten(0, -2)
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    total = F.cross_entropy(logits, labels, ignore_index=ignore_index, reduction="sum")
     return total / (labels != ignore_index).sum().clamp(min=1)
 
 
@@ -414,10 +465,9 @@ def mean_cross_entropy(logits: torch.Tensor, labels: torch.Tensor, ignore_index:
 
 
 def truncated_normal(shape: torch.Size, device: torch.device) -> torch.Tensor:
-    """Draws from the standard normal distribution, again and again where a draw is beyond two (original
-    implementation).
+    """Draws from the standard normal distribution, and again in place of draws beyond two (original implementation).
 
-    PyTorch's own function draws the complete tensor again, which takes seven times as long, and not the same in all its
+    PyTorch's own function draws the complete tensor again, which takes seven times as long and differs between its
     versions.
 
     Args:
@@ -428,6 +478,7 @@ def truncated_normal(shape: torch.Size, device: torch.device) -> torch.Tensor:
         The draws, in 32 bits, all within [-2, 2].
     """
     draws = torch.randn(shape, device=device, dtype=torch.float32)
+    # A tensor on the meta device has no values.
     if draws.is_meta:
         return draws
     flat = draws.view(-1)
@@ -439,8 +490,8 @@ def truncated_normal(shape: torch.Size, device: torch.device) -> torch.Tensor:
     return draws
 
 
-class BertReproPreTrainedModel(PreTrainedModel):
-    """What all nine classes share: initialization, and what transformers needs to know about them.
+class BertReproPreTrainedModel(PreTrainedModel):  # type: ignore[misc]
+    """Base of all nine classes: initialization, and the attributes that transformers reads.
 
     `save_pretrained` writes a folder that transformers' BERT loads without this code, that loads with
     `trust_remote_code=True`, and that our classes load: see `BertReproConfig.save_pretrained`.
@@ -455,9 +506,10 @@ class BertReproPreTrainedModel(PreTrainedModel):
     _supports_attention_backend = True
     _no_split_modules = ["BertReproEmbeddings", "BertReproLayer"]  # noqa: RUF012 - transformers reads a plain attribute
     _can_record_outputs = {"hidden_states": BertReproLayer, "attentions": BertReproSelfAttention}  # noqa: RUF012
-    # The heads of pre-training are left behind on purpose, and old checkpoints store the buffer of positions.
+    # A fine-tuned model leaves the heads of pre-training behind, and old checkpoints store the buffer of positions.
     _keys_to_ignore_on_load_unexpected = [r"^cls\.", r"pooler\.", r"position_ids$"]  # noqa: RUF012
-    # The Trainer would otherwise trust the model to divide by the accumulation steps, because forward takes **kwargs.
+    # Because forward accepts **kwargs, transformers' Trainer would otherwise expect the model to divide its loss by the
+    # accumulation steps.
     accepts_loss_kwargs = False
 
     def __init__(self, config: BertReproConfig) -> None:
@@ -470,11 +522,9 @@ class BertReproPreTrainedModel(PreTrainedModel):
     def _init_weights(self, module: nn.Module) -> None:
         """Draws matrices from a normal distribution truncated at two standard deviations (original implementation)."""
         if isinstance(module, nn.Linear | nn.Embedding):
-            init.copy_(
-                module.weight,
-                truncated_normal(module.weight.shape, module.weight.device) * self.config.initializer_range,
-            )
-            if getattr(module, "bias", None) is not None:
+            draws = truncated_normal(module.weight.shape, module.weight.device)
+            init.copy_(module.weight, draws * self.config.initializer_range)
+            if isinstance(module, nn.Linear) and module.bias is not None:
                 init.zeros_(module.bias)
         elif isinstance(module, BertReproPredictionHead):
             init.zeros_(module.bias)
@@ -523,7 +573,7 @@ class BertReproModel(BertReproPreTrainedModel):
         """
         self.embeddings.word_embeddings = value
 
-    @capture_outputs
+    @capture_outputs  # type: ignore[untyped-decorator]
     def forward(
         self,
         input_ids: torch.Tensor | None = None,
@@ -555,6 +605,7 @@ class BertReproModel(BertReproPreTrainedModel):
         Raises:
             ValueError: the arguments do not go together, or a sequence is longer than `max_position_embeddings`.
         """
+        # Check the arguments.
         batch_size, length = input_shape(input_ids, inputs_embeds)
         for name in ("past_key_values", "encoder_hidden_states"):
             if kwargs.get(name) is not None:
@@ -566,6 +617,7 @@ class BertReproModel(BertReproPreTrainedModel):
         if packing or position_ids is None:
             self._check_length(packing.get("max_length_q", length))
 
+        # Embed, encode, pool.
         implementation = self._attention_implementation(len(packing) > 0, kwargs.get("output_attentions"))
         embeddings = self.embeddings(input_ids, token_type_ids, position_ids, inputs_embeds)
         mask = None if packing else self._attention_mask(embeddings, attention_mask, implementation)
@@ -584,27 +636,34 @@ class BertReproModel(BertReproPreTrainedModel):
             )
 
     def _attention_implementation(self, packed: bool, output_attentions: bool | None) -> str:
-        """Returns the attention function of this call: the configured one where it can do what is asked."""
-        configured = self.config._attn_implementation
-        if output_attentions if output_attentions is not None else self.config.output_attentions:
+        """Returns the name of the attention function of this call: the configured one if it supports the call."""
+        configured = str(self.config._attn_implementation)
+        if output_attentions is None:
+            output_attentions = self.config.output_attentions
+        if output_attentions:
             if packed:
                 raise ValueError("packed input has no attention matrix to return: pad it, or drop output_attentions")
-            return "eager"  # the only function that keeps its probabilities
-        # Flash attention packs by itself; the others would attend across sequences.
-        return self.packed_attention if packed and "flash" not in configured else configured
+            # The only function that keeps its probabilities.
+            return "eager"
+        # Flash attention supports packed input by itself. Other functions would attend across sequences.
+        if packed and "flash" not in configured:
+            return self.packed_attention
+        return configured
 
     def _attention_mask(
         self, embeddings: torch.Tensor, attention_mask: torch.Tensor | None, implementation: str
     ) -> torch.Tensor | None:
+        """Returns the mask in the form that the attention function reads; None if there is nothing to mask."""
         config = self.config
         if implementation != config._attn_implementation:
             config = copy.copy(config)
             config._attn_implementation = implementation
+        # transformers' function would read the mask to see if it can be dropped, and cut XLA's graph in two for it.
         if embeddings.device.type == "xla" and implementation == "sdpa" and not config.is_decoder:
-            # The function below would read the mask to see if it can be dropped, and cut XLA's graph in two for it.
             return None if attention_mask is None else attention_mask[:, None, None, :].bool()
         create_mask = create_causal_mask if config.is_decoder else create_bidirectional_mask
-        return create_mask(config=config, inputs_embeds=embeddings, attention_mask=attention_mask, past_key_values=None)
+        mask = create_mask(config=config, inputs_embeds=embeddings, attention_mask=attention_mask, past_key_values=None)
+        return cast(torch.Tensor | None, mask)
 
 
 def input_shape(input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None) -> torch.Size:
@@ -612,7 +671,7 @@ def input_shape(input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | No
 
     Args:
         input_ids: token ids, of any shape.
-        inputs_embeds: embeddings in their place, with one more dimension.
+        inputs_embeds: embeddings in place of the ids, with one more dimension.
 
     Returns:
         The shape of the ids.
@@ -620,27 +679,29 @@ def input_shape(input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | No
     Raises:
         ValueError: neither or both were given.
     """
-    if (input_ids is None) == (inputs_embeds is None):
-        raise ValueError("give exactly one of input_ids and inputs_embeds")
-    return inputs_embeds.shape[:-1] if input_ids is None else input_ids.shape
+    if input_ids is not None and inputs_embeds is None:
+        return input_ids.shape
+    if inputs_embeds is not None and input_ids is None:
+        return inputs_embeds.shape[:-1]
+    raise ValueError("give exactly one of input_ids and inputs_embeds")
 
 
 def check_packing(
     batch_size: int, attention_mask: torch.Tensor | None, position_ids: torch.Tensor | None, packing: dict[str, Any]
 ) -> None:
-    """Checks that packed input is distinguishable from padded input, and is complete.
+    """Checks that packed input is complete, and that input without packing arguments is not packed.
 
     Args:
         batch_size: rows of the input.
         attention_mask: mask of the call.
         position_ids: positions of the call.
-        packing: those of the four packing arguments that were given.
+        packing: the packing arguments of the call.
 
     Raises:
         ValueError: an argument is missing or does not go with packed input.
     """
     if not packing:
-        # Reading positions would break a compiled graph, and whoever compiles has run the model before.
+        # Reading positions would break a compiled graph, so this check is left out there.
         if batch_size == 1 and position_ids is not None and not torch.compiler.is_compiling():
             restarts = position_ids[..., 1:] == 0
             if attention_mask is not None and attention_mask.dim() == 2:
@@ -663,17 +724,24 @@ def check_packing(
 
 
 class BertReproTokenPredictor(BertReproPreTrainedModel):
-    """What the three heads with a prediction head share: tied embeddings, and decoding at chosen positions."""
+    """Base of the three classes with a prediction head: tied embeddings, and decoding at chosen positions.
+
+    Attributes:
+        token_loss: computes the loss of the token predictions; `cpu_kernels` replaces it.
+    """
+
+    bert: "BertReproModel"
+    cls: nn.ModuleDict
 
     _tied_weights_keys = {  # noqa: RUF012
         "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
         "cls.predictions.decoder.bias": "cls.predictions.bias",
     }
-    token_loss = staticmethod(mean_cross_entropy)
+    token_loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = staticmethod(mean_cross_entropy)
 
     def get_output_embeddings(self) -> nn.Linear:
         """Returns the decoder of the prediction head."""
-        return self.cls.predictions.decoder
+        return cast(nn.Linear, self.cls["predictions"].decoder)
 
     def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:
         """Replaces the decoder of the prediction head and its bias.
@@ -681,8 +749,9 @@ class BertReproTokenPredictor(BertReproPreTrainedModel):
         Args:
             new_embeddings: the new decoder, H to V.
         """
-        self.cls.predictions.decoder = new_embeddings
-        self.cls.predictions.bias = new_embeddings.bias
+        head = cast(BertReproPredictionHead, self.cls["predictions"])
+        head.decoder = new_embeddings
+        head.bias = new_embeddings.bias
 
     def predict_masked(
         self,
@@ -696,10 +765,10 @@ class BertReproTokenPredictor(BertReproPreTrainedModel):
         Args:
             hidden_states: (B, S, H).
             labels: (B, S) token ids, -100 where nothing is predicted.
-            prediction_positions: (P,) indices into the B*S positions, padded with 0, where the
-                label is -100 because it is [CLS].
-            sparse: without `prediction_positions`, decode only where there is a label. The configuration's
-                `sparse_prediction` overrules it.
+            prediction_positions: (P,) indices into the B*S positions, padded with 0. Position 0 is [CLS], whose label
+                is -100.
+            sparse: without `prediction_positions`, decode only positions that have a label. The configuration's
+                `sparse_prediction` takes precedence.
 
         Returns:
             Logits (B, S, V), or (P, V) when only some positions are decoded; the loss, if there are labels.
@@ -711,12 +780,14 @@ class BertReproTokenPredictor(BertReproPreTrainedModel):
         if prediction_positions is not None:
             hidden_states = hidden_states.flatten(0, 1).index_select(0, prediction_positions)
             labels = None if labels is None else labels.flatten().index_select(0, prediction_positions)
-        logits = self.cls.predictions(hidden_states)
-        return logits, None if labels is None else self.token_loss(logits, labels)
+        logits = self.cls["predictions"](hidden_states)
+        if labels is None:
+            return logits, None
+        return logits, self.token_loss(logits, labels)
 
 
 @dataclass
-class BertReproForPreTrainingOutput(ModelOutput):
+class BertReproForPreTrainingOutput(ModelOutput):  # type: ignore[misc]
     """Output of `BertReproForPreTraining`.
 
     Args:
@@ -757,7 +828,7 @@ class BertReproForPreTraining(BertReproTokenPredictor):
         )
         self.post_init()
 
-    @can_return_tuple
+    @can_return_tuple  # type: ignore[untyped-decorator]
     def forward(
         self,
         input_ids: torch.Tensor | None = None,
@@ -783,13 +854,17 @@ class BertReproForPreTraining(BertReproTokenPredictor):
         prediction_logits, mlm_loss = self.predict_masked(
             outputs.last_hidden_state, labels, prediction_positions, sparse=True
         )
-        seq_relationship_logits = self.cls.seq_relationship(outputs.pooler_output)
+        seq_relationship_logits = self.cls["seq_relationship"](outputs.pooler_output)
         nsp_loss = None
         if next_sentence_label is not None:
             nsp_loss = mean_cross_entropy(seq_relationship_logits, next_sentence_label)
-        losses = [loss for loss in (mlm_loss, nsp_loss) if loss is not None]
+
+        # The sum of the losses that can be computed.
+        loss = mlm_loss
+        if nsp_loss is not None:
+            loss = nsp_loss if mlm_loss is None else mlm_loss + nsp_loss
         return BertReproForPreTrainingOutput(
-            loss=sum(losses) if losses else None,
+            loss=loss,
             mlm_loss=mlm_loss,
             nsp_loss=nsp_loss,
             prediction_logits=prediction_logits,
@@ -817,7 +892,7 @@ class BertReproForMaskedLM(BertReproTokenPredictor):
         self.cls = nn.ModuleDict({"predictions": BertReproPredictionHead(config)})
         self.post_init()
 
-    @can_return_tuple
+    @can_return_tuple  # type: ignore[untyped-decorator]
     def forward(
         self,
         input_ids: torch.Tensor | None = None,
@@ -844,7 +919,7 @@ class BertReproForMaskedLM(BertReproTokenPredictor):
         )
 
 
-class BertReproForCausalLM(BertReproTokenPredictor, GenerationMixin):
+class BertReproForCausalLM(BertReproTokenPredictor, GenerationMixin):  # type: ignore[misc]
     """Left-to-right language model (paper, section 5.1, "LTR"). It is causal whatever `config.is_decoder` says.
 
         tokenizer = AutoTokenizer.from_pretrained("org/bert-left-to-right")
@@ -864,7 +939,7 @@ class BertReproForCausalLM(BertReproTokenPredictor, GenerationMixin):
         self.cls = nn.ModuleDict({"predictions": BertReproPredictionHead(config)})
         self.post_init()
 
-    @can_return_tuple
+    @can_return_tuple  # type: ignore[untyped-decorator]
     def forward(
         self,
         input_ids: torch.Tensor | None = None,
@@ -892,8 +967,9 @@ class BertReproForCausalLM(BertReproTokenPredictor, GenerationMixin):
         outputs = self.bert(
             input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, return_dict=True, **kwargs
         )
-        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-        logits = self.cls.predictions(outputs.last_hidden_state[:, kept])
+        # A slice from -0 has all positions.
+        positions = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        logits = self.cls["predictions"](outputs.last_hidden_state[:, positions])
         loss = None if shift_labels is None else self.token_loss(logits, shift_labels)
         return CausalLMOutput(
             loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
@@ -906,7 +982,7 @@ class BertReproForCausalLM(BertReproTokenPredictor, GenerationMixin):
         past_key_values: Any = None,
         **kwargs: Any,
     ) -> dict[str, Any]:
-        """Gives every step of `generate` the complete sequence, since nothing is cached.
+        """Prepares a step of `generate`, which reads the complete sequence because nothing is cached.
 
         Args:
             input_ids: (B, S) prompt and tokens so far.
@@ -917,11 +993,11 @@ class BertReproForCausalLM(BertReproTokenPredictor, GenerationMixin):
         Returns:
             The arguments of `forward`.
         """
-        return super().prepare_inputs_for_generation(input_ids, **kwargs)
+        return cast(dict[str, Any], super().prepare_inputs_for_generation(input_ids, **kwargs))
 
 
 def next_token_labels(labels: torch.Tensor, cu_seq_lens: torch.Tensor | None = None) -> torch.Tensor:
-    """Returns what a left-to-right model predicts at every position.
+    """Returns next-token labels: `labels` shifted left by one, and -100 where there is no next token.
 
     Args:
         labels: (B, S) or (1, T) token ids, -100 on padding.
@@ -956,8 +1032,14 @@ class BertReproBiLSTM(nn.Module):
     def __init__(self, config: BertReproConfig, input_size: int) -> None:
         super().__init__()
         dropout = config.hidden_dropout_prob if config.bilstm_layers > 1 else 0.0
-        options = {"batch_first": True, "bidirectional": True, "dropout": dropout}
-        self.lstm = nn.LSTM(input_size, config.bilstm_size, config.bilstm_layers, **options)
+        self.lstm = nn.LSTM(
+            input_size,
+            config.bilstm_size or 0,
+            config.bilstm_layers,
+            batch_first=True,
+            bidirectional=True,
+            dropout=dropout,
+        )
 
     def forward(
         self,
@@ -965,7 +1047,7 @@ class BertReproBiLSTM(nn.Module):
         attention_mask: torch.Tensor | None = None,
         cu_seq_lens: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Reads padded or packed sequences; neither padding nor a neighbour is read.
+        """Reads padded or packed sequences, each without padding and without its neighbours.
 
         Args:
             hidden_states: (B, S, I), or (1, T, I) when packed.
@@ -974,15 +1056,19 @@ class BertReproBiLSTM(nn.Module):
 
         Returns:
             For every token (B, S, 2K) or (1, T, 2K), zeros on padding; for every sequence (B, 2K) or (N, 2K), the
-            forward state after its last token beside the backward state after its first.
+            forward state after its last token and the backward state after its first.
         """
-        hidden_states = hidden_states.to(self.lstm.weight_ih_l0.dtype)
+        # The LSTM computes in its own precision, outside of autocast.
+        weight = cast(torch.Tensor, self.lstm.weight_ih_l0)
+        hidden_states = hidden_states.to(weight.dtype)
+        length = hidden_states.shape[1]
         if cu_seq_lens is not None:
-            sequences = hidden_states.squeeze(0).split(cu_seq_lens.diff().tolist())
-            read = nn.utils.rnn.pack_sequence(sequences, enforce_sorted=False)
+            sequences = torch.split(hidden_states.squeeze(0), cu_seq_lens.diff().tolist())
+            read = nn.utils.rnn.pack_sequence(list(sequences), enforce_sorted=False)
         else:
-            batch, length = hidden_states.shape[:2]
-            lengths = torch.full((batch,), length) if attention_mask is None else attention_mask.sum(-1).cpu()
+            lengths = torch.full((len(hidden_states),), length)
+            if attention_mask is not None:
+                lengths = attention_mask.sum(-1).cpu()
             read = nn.utils.rnn.pack_padded_sequence(hidden_states, lengths, batch_first=True, enforce_sorted=False)
         with torch.autocast(hidden_states.device.type, enabled=False):
             tokens, (last, _) = self.lstm(read)
@@ -994,9 +1080,10 @@ class BertReproBiLSTM(nn.Module):
 
 
 class BertReproTokenFeatures(nn.Module):
-    """Layers of the encoder as one vector per token: the rows of Table 7."""
+    """Combines layers of the encoder into one vector per token: the rows of Table 7."""
 
-    LAYERS = {  # noqa: RUF012 - places among the L + 1 hidden states, of which the first is the embeddings
+    # Places among the L + 1 hidden states, of which the first is the embeddings.
+    LAYERS = {  # noqa: RUF012
         "embeddings": slice(0, 1),
         "second_to_last": slice(-2, -1),
         "last": slice(-1, None),
@@ -1007,11 +1094,14 @@ class BertReproTokenFeatures(nn.Module):
 
     def __init__(self, config: BertReproConfig) -> None:
         super().__init__()
-        self.layers = self.LAYERS[config.token_features]
-        count = len(range(config.num_hidden_layers + 1)[self.layers])
-        self.size = config.hidden_size * (count if config.token_features.startswith("concat") else 1)
-        weighted = config.token_features.startswith("weighted")
-        self.weights = nn.Parameter(torch.zeros(count)) if weighted else None
+        row = str(config.token_features)
+        self.layers = self.LAYERS[row]
+        num_layers = len(range(config.num_hidden_layers + 1)[self.layers])
+        self.size = config.hidden_size
+        if row.startswith("concat"):
+            self.size *= num_layers
+        # Equal weights at the beginning.
+        self.weights = nn.Parameter(torch.zeros(num_layers)) if row.startswith("weighted") else None
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         """Combines the layers that the row reads.
@@ -1029,16 +1119,18 @@ class BertReproTokenFeatures(nn.Module):
 
 
 class BertReproClassifier(BertReproPreTrainedModel):
-    """What the heads share that classify with one layer: encoder, perhaps a BiLSTM, dropout, layer.
+    """Base of the heads that classify with one layer: encoder, optional BiLSTM, dropout, layer.
 
     Args:
         config: the architecture.
         num_outputs: width of the layer.
-        pooled: whether the head reads one vector of each sequence: the pooler's, or that of the BiLSTM.
+        pooled: whether the head reads one vector of each sequence (the pooler's, or that of the BiLSTM) and not one of
+            each token.
     """
 
     def __init__(self, config: BertReproConfig, num_outputs: int, pooled: bool) -> None:
         super().__init__(config)
+        # A BiLSTM returns the vector of a sequence itself, so there is no pooler before it.
         self.bert = BertReproModel(config, add_pooling_layer=pooled and config.bilstm_size is None)
         self.features = None if pooled or config.token_features is None else BertReproTokenFeatures(config)
         size = config.hidden_size if self.features is None else self.features.size
@@ -1057,7 +1149,7 @@ class BertReproClassifier(BertReproPreTrainedModel):
         pooled = outputs.pooler_output
         if self.bilstm is not None:
             pooled = self.bilstm(outputs.last_hidden_state, attention_mask, packing.get("cu_seq_lens_q"))[1]
-        return self.classifier(self.dropout(pooled))
+        return float32_logits(self.classifier, self.dropout(pooled))
 
     def token_logits(
         self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None, packing: dict[str, Any]
@@ -1065,7 +1157,7 @@ class BertReproClassifier(BertReproPreTrainedModel):
         """Computes the scores of each token, (B, S, C) or (1, T, C), from what the head reads of it."""
         if self.bilstm is not None:
             hidden_states = self.bilstm(hidden_states, attention_mask, packing.get("cu_seq_lens_q"))[0]
-        return self.classifier(self.dropout(hidden_states))
+        return float32_logits(self.classifier, self.dropout(hidden_states))
 
 
 # --- Heads that read one vector of each sequence --------------------------------------------------------------------
@@ -1088,7 +1180,7 @@ class BertReproForNextSentencePrediction(BertReproPreTrainedModel):
         self.cls = nn.ModuleDict({"seq_relationship": nn.Linear(config.hidden_size, 2)})
         self.post_init()
 
-    @can_return_tuple
+    @can_return_tuple  # type: ignore[untyped-decorator]
     def forward(
         self,
         input_ids: torch.Tensor | None = None,
@@ -1105,7 +1197,7 @@ class BertReproForNextSentencePrediction(BertReproPreTrainedModel):
         """
         arguments = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         outputs = self.bert(*arguments, pool_token=self.config.pool_token, return_dict=True, **kwargs)
-        logits = self.cls.seq_relationship(outputs.pooler_output)
+        logits = float32_logits(self.cls["seq_relationship"], outputs.pooler_output)
         return NextSentencePredictorOutput(
             loss=None if labels is None else mean_cross_entropy(logits, labels),
             logits=logits,
@@ -1128,7 +1220,7 @@ class BertReproForSequenceClassification(BertReproClassifier):
     def __init__(self, config: BertReproConfig) -> None:
         super().__init__(config, config.num_labels, pooled=True)
 
-    @can_return_tuple
+    @can_return_tuple  # type: ignore[untyped-decorator]
     def forward(
         self,
         input_ids: torch.Tensor | None = None,
@@ -1155,8 +1247,9 @@ class BertReproForSequenceClassification(BertReproClassifier):
         )
 
     def _loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Computes the loss of the configuration's problem type, which follows from the labels if it is not set."""
         if self.config.problem_type is None:
-            # Kept in the configuration, because a published model must say what its logits are.
+            # It stays in the configuration, because a published model must say what its logits are.
             if self.config.num_labels == 1:
                 self.config.problem_type = "regression"
             elif labels.is_floating_point():
@@ -1164,11 +1257,13 @@ class BertReproForSequenceClassification(BertReproClassifier):
             else:
                 self.config.problem_type = "single_label_classification"
         weights, smoothing = self.config.class_weights, self.config.label_smoothing
-        one_label = self.config.problem_type == "single_label_classification"
-        if one_label and not (weights or smoothing):
+        has_one_label = self.config.problem_type == "single_label_classification"
+        if has_one_label and not (weights or smoothing):
             return mean_cross_entropy(logits, labels)
+
+        # The other losses, in at least 32 bits too.
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        if one_label:
+        if has_one_label:
             weight = logits.new_tensor(weights) if weights else None
             return F.cross_entropy(logits, labels.view(-1), weight=weight, label_smoothing=smoothing)
         labels = labels.to(logits.dtype).view_as(logits)
@@ -1193,7 +1288,7 @@ class BertReproForMultipleChoice(BertReproClassifier):
     def __init__(self, config: BertReproConfig) -> None:
         super().__init__(config, 1, pooled=True)
 
-    @can_return_tuple
+    @can_return_tuple  # type: ignore[untyped-decorator]
     def forward(
         self,
         input_ids: torch.Tensor | None = None,
@@ -1213,20 +1308,14 @@ class BertReproForMultipleChoice(BertReproClassifier):
             labels: (B,) index of the right choice.
             num_choices: C, for packed input without labels.
         """
-        packed = kwargs.get("cu_seq_lens_q") is not None
-        if packed:
-            num_sequences = kwargs["cu_seq_lens_q"].numel() - 1
-            if num_choices is None:
-                num_choices = num_sequences // len(labels) if labels is not None else 0
-            if num_choices < 1 or num_sequences % num_choices:
-                raise ValueError(
-                    f"{num_sequences} packed sequences do not say how many choices there are: give num_choices"
-                )
+        arguments = [input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds]
+        cu_seq_lens = cast(torch.Tensor | None, kwargs.get("cu_seq_lens_q"))
+        if cu_seq_lens is not None:
+            num_choices = self._packed_choices(cu_seq_lens.numel() - 1, num_choices, labels)
         else:
+            # Encode all choices of all examples as one batch, (B * C, S).
             num_choices = input_shape(input_ids, inputs_embeds)[1]
-        arguments = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        if not packed:
-            arguments = tuple(None if argument is None else argument.flatten(0, 1) for argument in arguments)
+            arguments = [None if argument is None else argument.flatten(0, 1) for argument in arguments]
         outputs = self.bert(*arguments, pool_token=self.config.pool_token, return_dict=True, **kwargs)
         logits = self.pooled_logits(outputs, arguments[1], kwargs).view(-1, num_choices)
         return MultipleChoiceModelOutput(
@@ -1235,6 +1324,17 @@ class BertReproForMultipleChoice(BertReproClassifier):
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
         )
+
+    @staticmethod
+    def _packed_choices(num_sequences: int, num_choices: int | None, labels: torch.Tensor | None) -> int:
+        """Returns C of packed input: as given, or from the number of labels."""
+        if num_choices is None and labels is not None:
+            num_choices = num_sequences // len(labels)
+        if not num_choices or num_sequences % num_choices:
+            raise ValueError(
+                f"{num_sequences} packed sequences do not say how many choices there are: give num_choices"
+            )
+        return num_choices
 
 
 # --- Heads that read every token ------------------------------------------------------------------------------------
@@ -1254,7 +1354,7 @@ class BertReproForTokenClassification(BertReproClassifier):
     def __init__(self, config: BertReproConfig) -> None:
         super().__init__(config, config.num_labels, pooled=False)
 
-    @can_return_tuple
+    @can_return_tuple  # type: ignore[untyped-decorator]
     def forward(
         self,
         input_ids: torch.Tensor | None = None,
@@ -1280,25 +1380,30 @@ class BertReproForTokenClassification(BertReproClassifier):
                 "encoder_states replace the layers that config.token_features reads, which is None: set token_features "
                 "or give input_ids"
             )
+        returns_hidden_states = kwargs.pop("output_hidden_states", None)
+        if returns_hidden_states is None:
+            returns_hidden_states = self.config.output_hidden_states
+
+        # Encode, unless the caller has the encoder's states already.
         outputs = BaseModelOutputWithPooling()
-        asked = kwargs.pop("output_hidden_states", None)
-        asked = self.config.output_hidden_states if asked is None else asked
         if encoder_states is None:
-            kwargs["output_hidden_states"] = asked or self.features is not None
+            kwargs["output_hidden_states"] = returns_hidden_states or self.features is not None
             outputs = self.bert(
                 input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, return_dict=True, **kwargs
             )
+
+        # Classify the last hidden states, or a combination of layers.
         if self.features is None:
-            read = outputs.last_hidden_state
-        elif encoder_states is None:
-            read = self.features(torch.stack(outputs.hidden_states[self.features.layers], dim=2))
+            token_states = outputs.last_hidden_state
         else:
-            read = self.features(encoder_states)
-        logits = self.token_logits(read, attention_mask, kwargs)
+            if encoder_states is None:
+                encoder_states = torch.stack(outputs.hidden_states[self.features.layers], dim=2)
+            token_states = self.features(encoder_states)
+        logits = self.token_logits(token_states, attention_mask, kwargs)
         return TokenClassifierOutput(
             loss=None if labels is None else mean_cross_entropy(logits, labels),
             logits=logits,
-            hidden_states=outputs.hidden_states if asked else None,
+            hidden_states=outputs.hidden_states if returns_hidden_states else None,
             attentions=outputs.attentions,
         )
 
@@ -1318,10 +1423,13 @@ class BertReproForQuestionAnswering(BertReproPreTrainedModel):
         super().__init__(config)
         self.bert = BertReproModel(config, add_pooling_layer=False)
         self.bilstm = None if config.bilstm_size is None else BertReproBiLSTM(config, config.hidden_size)
-        self.qa_outputs = nn.Linear(config.hidden_size if self.bilstm is None else 2 * config.bilstm_size, 2)
+        size = config.hidden_size
+        if config.bilstm_size is not None:
+            size = 2 * config.bilstm_size
+        self.qa_outputs = nn.Linear(size, 2)
         self.post_init()
 
-    @can_return_tuple
+    @can_return_tuple  # type: ignore[untyped-decorator]
     def forward(
         self,
         input_ids: torch.Tensor | None = None,
@@ -1353,19 +1461,19 @@ class BertReproForQuestionAnswering(BertReproPreTrainedModel):
         hidden_states = outputs.last_hidden_state
         if self.bilstm is not None:
             hidden_states = self.bilstm(hidden_states, attention_mask, kwargs.get("cu_seq_lens_q"))[0]
-        logits = self.qa_outputs(hidden_states)
+        logits = float32_logits(self.qa_outputs, hidden_states)
         if answer_mask is not None:
             logits = logits.masked_fill(~answer_mask.bool().unsqueeze(-1), torch.finfo(logits.dtype).min)
         if kwargs.get("cu_seq_lens_q") is not None:
             logits = unpack_tokens(logits, kwargs["cu_seq_lens_q"], kwargs["max_length_q"])
         start_logits, end_logits = logits.unbind(dim=-1)
+
         loss = None
         if start_positions is not None and end_positions is not None:
+            # A position beyond the sequence is ignored: its answer was cut off.
             beyond = start_logits.shape[1]
-            start_loss, end_loss = (
-                mean_cross_entropy(scores, positions.clamp(0, beyond), ignore_index=beyond)
-                for scores, positions in ((start_logits, start_positions), (end_logits, end_positions))
-            )
+            start_loss = mean_cross_entropy(start_logits, start_positions.clamp(0, beyond), ignore_index=beyond)
+            end_loss = mean_cross_entropy(end_logits, end_positions.clamp(0, beyond), ignore_index=beyond)
             loss = start_loss + end_loss
             if self.config.qa_loss == "mean":
                 loss = loss / 2
@@ -1379,7 +1487,7 @@ class BertReproForQuestionAnswering(BertReproPreTrainedModel):
 
 
 def unpack_tokens(values: torch.Tensor, cu_seq_lens: torch.Tensor, max_length: int) -> torch.Tensor:
-    """Gives packed scores one row per sequence.
+    """Lays packed scores out with one row per sequence.
 
     Args:
         values: (1, T, C) scores of all tokens.
@@ -1389,11 +1497,14 @@ def unpack_tokens(values: torch.Tensor, cu_seq_lens: torch.Tensor, max_length: i
     Returns:
         (N, max_length, C), with the lowest finite number after the end of each sequence.
     """
-    sequences = cu_seq_lens.shape[0] - 1
-    starts, ends = (cu_seq_lens.narrow(0, place, sequences).unsqueeze(1) for place in (0, 1))
+    num_sequences = cu_seq_lens.shape[0] - 1
+    starts = cu_seq_lens.narrow(0, 0, num_sequences).unsqueeze(1)
+    ends = cu_seq_lens.narrow(0, 1, num_sequences).unsqueeze(1)
+
+    # Take so many tokens from each start, then overwrite those of the next sequence.
     tokens = starts + torch.arange(max_length, device=values.device)
     flat = tokens.clamp(max=values.shape[1] - 1).flatten()
-    padded = values.squeeze(0).index_select(0, flat).unflatten(0, tokens.shape)
+    padded = values.squeeze(0).index_select(0, flat).view(*tokens.shape, -1)
     return padded.masked_fill((tokens >= ends).unsqueeze(-1), torch.finfo(values.dtype).min)
 
 

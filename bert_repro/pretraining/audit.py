@@ -18,8 +18,8 @@ from bert_repro.configs import AuditConfig
 from bert_repro.corpus.prepared_corpus import PreparedCorpus
 from bert_repro.hub.corpora import corpus_folder
 from bert_repro.models.loading import load_tokenizer
+from bert_repro.pretraining.collator import DataCollatorForBertPreTraining
 from bert_repro.pretraining.dataset import ExampleStream, Position
-from bert_repro.pretraining.masking import DataCollatorForBertPreTraining
 from bert_repro.pretraining.segment_pairs import FORCED
 from bert_repro.training.batches import IGNORE_INDEX
 from bert_repro.utils import process
@@ -99,13 +99,19 @@ def _draw(
                 break
             shown.append({
                 "label": "NotNext" if examples.next_sentence_labels[number] else "IsNext",
-                "text": _marked(read[start:end], labels[start:end], tokenizer),
+                "text": marked_text(read[start:end], labels[start:end], tokenizer),
             })  # fmt: skip
     return _example_statistics(counts, config.max_seq_length), shown
 
 
-def _marked(read: Any, labels: Any, tokenizer: Any) -> str:
-    """Returns a sequence as text, every predicted token as {what is read -> what is to be predicted}."""
+def marked_text(read: Any, labels: Any, tokenizer: Any) -> str:
+    """Returns a sequence as text, every predicted token as {what is read -> what is to be predicted}.
+
+    Args:
+        read: ids that the model reads, [T].
+        labels: ids that it is to predict, -100 where it predicts nothing, [T].
+        tokenizer: tokenizer of the corpus.
+    """
     pieces = tokenizer.convert_ids_to_tokens(read.tolist())
     for place in np.flatnonzero(labels != IGNORE_INDEX):
         pieces[place] = f"{{{pieces[place]} -> {tokenizer.convert_ids_to_tokens(int(labels[place]))}}}"

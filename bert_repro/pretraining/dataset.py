@@ -15,14 +15,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import isqrt
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from bert_repro.configs import ExampleConfig, Phase, PretrainingConfig
 from bert_repro.corpus.prepared_corpus import PreparedCorpus
 from bert_repro.errors import UserError
-from bert_repro.pretraining.masking import DataCollatorForBertPreTraining, ExampleBatch, num_predictions
+from bert_repro.models.configuration_bert_repro import BertReproConfig
+from bert_repro.pretraining.collator import DataCollatorForBertPreTraining, ExampleBatch
+from bert_repro.pretraining.cost import pretraining_flops_per_token
+from bert_repro.pretraining.objectives import objective_of
 from bert_repro.pretraining.segment_pairs import (
     NOT_NEXT,
     ROW,
@@ -32,14 +35,16 @@ from bert_repro.pretraining.segment_pairs import (
     RowArray,
     sequence_lengths,
 )
-from bert_repro.training.batches import IGNORE_INDEX, Ids, MicroBatch, Step, even_passes
-from bert_repro.training.performance import pretraining_flops_per_token
+from bert_repro.training.batches import Ids, MicroBatch, Step, even_passes
 from bert_repro.utils.arrays import Int64Array, row_starts
 from bert_repro.utils.files import SAMPLE_INDEX
 from bert_repro.utils.randomness import Stream, draw
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
 _PERMUTATION_ROUNDS = 8
-_SAMPLE = 1000  # examples
+_SAMPLED_EXAMPLES = 1000  # for the share of [UNK]
 
 
 @dataclass(frozen=True)
@@ -48,7 +53,7 @@ class Position:
 
     Args:
         epoch: number of the pass over the documents.
-        row: examples of this pass that were taken already.
+        row: examples of this pass that were already taken.
     """
 
     epoch: int = 0
@@ -66,7 +71,7 @@ class ExampleStream:
         max_seq_length: tokens of an example at most, [CLS] and [SEP] included.
         seed: the run's seed.
         phase: number of the phase; phases have different examples.
-        folder: where sample indexes are kept.
+        folder: folder of the sample indexes.
     """
 
     def __init__(
@@ -74,17 +79,21 @@ class ExampleStream:
         corpus: PreparedCorpus,
         documents: Int64Array,
         config: ExampleConfig,
-        tokenizer: Any,
+        tokenizer: "PreTrainedTokenizerBase",
         *,
         max_seq_length: int,
         seed: int,
         phase: int,
         folder: str | Path,
     ) -> None:
-        pairs = PairGenerator(corpus, documents, PairRules.of(config, max_seq_length), seed, phase)
+        rules = PairRules.of(config, max_seq_length)
+        pairs = PairGenerator(corpus, documents, rules, seed, phase)
         self.indexes = EpochIndexes(pairs, Path(folder), static_passes=config.dupe_factor)
-        self._corpus, self._seed, self._phase = corpus, seed, phase
-        self._cls_token_id, self._sep_token_id = tokenizer.cls_token_id, tokenizer.sep_token_id
+        self._corpus = corpus
+        self._seed = seed
+        self._phase = phase
+        self._cls_token_id = tokenizer.cls_token_id
+        self._sep_token_id = tokenizer.sep_token_id
 
     def take(self, position: Position, count: int) -> tuple[Int64Array, Position]:
         """Returns the ids of the next examples; a batch may reach into the next epoch.
@@ -94,23 +103,28 @@ class ExampleStream:
             count: examples to take.
 
         Returns:
-            ids: int64 [count, 2], the epoch whose index holds the example and its row there.
+            ids: int64 [count, 2], the epoch whose index contains the example and its row there.
             position: where the stream is afterwards.
 
         Raises:
-            UserError: the position is behind the end of its epoch: it belongs to other data or settings.
+            UserError: the position is behind the end of its epoch, so it belongs to other data or settings.
         """
-        parts, epoch, row = [np.empty((0, 2), dtype=np.int64)], position.epoch, position.row
+        epoch, row = position.epoch, position.row
         if row > len(self.indexes.get(epoch)):
             raise UserError(
-                f"row {row} of epoch {epoch} does not exist, the epoch has {len(self.indexes.get(epoch))} examples; "
-                "resume with the corpus and settings that the run was started with"
+                f"Row {row} of epoch {epoch} does not exist, because the epoch has {len(self.indexes.get(epoch))} "
+                "examples. Resume with the corpus and settings that the run was started with."
             )
+
+        parts = [np.empty((0, 2), dtype=np.int64)]
         while count > 0:
+            # The order of an epoch is a computed permutation: place n holds the n-th example to take.
             size = len(self.indexes.get(epoch))
             places = np.arange(row, min(row + count, size))
             rows = permute(places, size, self._seed, self._phase, epoch, Stream.EXAMPLE_ORDER)
-            parts.append(np.stack([np.full_like(rows, self.indexes.drawn_in(epoch)), rows], axis=1))
+            epochs = np.full_like(rows, self.indexes.drawn_in(epoch))
+            parts.append(np.stack([epochs, rows], axis=1))
+
             count -= len(places)
             row += len(places)
             if row == size:
@@ -119,34 +133,42 @@ class ExampleStream:
 
     def lengths(self, ids: Int64Array) -> Int64Array:
         """Returns the tokens of each example, [CLS] and [SEP] included, int64 [B], without reading the text."""
-        return sequence_lengths(self._rows(ids))
+        return sequence_lengths(self.rows(ids))
+
+    def rows(self, ids: Int64Array) -> RowArray:
+        """Returns the rows of the sample index for examples with these ids, int64 [B, 2]: documents and spans."""
+        rows = np.empty(len(ids), ROW)
+        for epoch in np.unique(ids[:, 0]):
+            is_of_epoch = ids[:, 0] == epoch
+            rows[is_of_epoch] = self.indexes.get(int(epoch))[ids[is_of_epoch, 1]]
+        return rows
 
     def read(self, ids: Int64Array) -> ExampleBatch:
         """Reads the examples with these ids, int64 [B, 2], as `take` returns them."""
-        rows = self._rows(ids)
+        # Read the tokens of all segments A and B, one after the other. An example without B has an empty span.
+        rows = self.rows(ids)
         spans = np.stack([rows["length_a"], rows["length_b"]], axis=1).astype(np.int64)
         documents = np.stack([rows["document_a"], rows["document_b"]], axis=1)
-        starts = self._corpus.document_starts[documents] + np.stack([rows["start_a"], rows["start_b"]], axis=1)
-        written = spans.ravel() > 0
-        text = self._corpus.gather(starts.ravel()[written], spans.ravel()[written])
+        offsets = np.stack([rows["start_a"], rows["start_b"]], axis=1)
+        starts = self._corpus.document_starts[documents] + offsets
+        is_present = spans.ravel() > 0
+        text = self._corpus.gather(starts.ravel()[is_present], spans.ravel()[is_present])
 
-        lengths, first_lengths = sequence_lengths(rows), spans[:, 0] + 2
+        # Lay them out as [CLS] A [SEP] B [SEP]: fill everything with [SEP], then put the text and [CLS] in place.
+        lengths = sequence_lengths(rows)
+        first_lengths = spans[:, 0] + 2
         begins = row_starts(lengths)
         tokens = np.full(begins[-1], self._sep_token_id, dtype=np.int32)
         is_text = np.ones(len(tokens), dtype=bool)
-        is_text[begins[:-1]] = is_text[begins[:-1] + first_lengths - 1] = is_text[begins[1:] - 1] = False
+        is_text[begins[:-1]] = False
+        is_text[begins[:-1] + first_lengths - 1] = False
+        is_text[begins[1:] - 1] = False
         tokens[is_text] = text
         tokens[begins[:-1]] = self._cls_token_id
+
         labels = (rows["flags"] & NOT_NEXT).astype(np.int64)
         keys = draw(self._seed, self._phase, ids[:, 0], ids[:, 1])
         return ExampleBatch(tokens, lengths, first_lengths, labels, keys)
-
-    def _rows(self, ids: Int64Array) -> RowArray:
-        rows = np.empty(len(ids), ROW)
-        for epoch in np.unique(ids[:, 0]):
-            of_epoch = ids[:, 0] == epoch
-            rows[of_epoch] = self.indexes.get(int(epoch))[ids[of_epoch, 1]]
-        return rows
 
 
 def permute(places: Int64Array, size: int, *names: int) -> Int64Array:
@@ -183,23 +205,33 @@ def _shuffle(places: Int64Array, height: int, width: int, *names: int) -> Int64A
     return (row * np.uint64(width) + column).astype(np.int64)
 
 
-def collator(
-    config: PretrainingConfig, phase: Phase, tokenizer: Any, sequences: int | None = None
+def make_collator(
+    config: PretrainingConfig,
+    phase: Phase,
+    tokenizer: "PreTrainedTokenizerBase",
+    static_sequences: int | None = None,
 ) -> DataCollatorForBertPreTraining:
-    """Returns what masks and batches the examples of a phase; with `sequences`, all batches to that one shape."""
+    """Returns the collator of a phase.
+
+    Args:
+        config: the run's settings.
+        phase: its length and limit of predictions.
+        tokenizer: tokenizer of the corpus.
+        static_sequences: pad every batch to so many sequences of the phase's length; None pads or packs as configured.
+    """
     return DataCollatorForBertPreTraining(
         tokenizer,
         config,
         max_predictions_per_seq=phase.max_predictions_per_seq,
         packing=config.packing,
-        pad_to_length=phase.max_seq_length if sequences else None,
-        pad_to_sequences=sequences,
-        return_prediction_positions=not config.left_to_right,
+        pad_to_length=phase.max_seq_length if static_sequences else None,
+        pad_to_sequences=static_sequences,
+        return_prediction_positions=objective_of(config).decodes_chosen_positions,
     )
 
 
 class PretrainingSource:
-    """The batch source of a pre-training run: phases after each other, each an endless stream of fresh examples.
+    """The batch source of a pre-training run: phases one after the other, each an endless stream of fresh examples.
 
     Args:
         config: how examples are made; the seed.
@@ -217,12 +249,15 @@ class PretrainingSource:
         phases: tuple[Phase, ...],
         corpus: PreparedCorpus,
         documents: Int64Array,
-        tokenizer: Any,
-        model_config: Any,
+        tokenizer: "PreTrainedTokenizerBase",
+        model_config: BertReproConfig,
         *,
         processes: int = 1,
     ) -> None:
-        self.config, self.phases, self.processes = config, phases, processes
+        self.config = config
+        self.phases = phases
+        self.processes = processes
+        self.objective = objective_of(config)
         self.unk_token_id = tokenizer.unk_token_id
         self.total_steps = sum(phase.steps for phase in phases)
         self.data_fingerprint: dict[str, Any] = {
@@ -231,90 +266,100 @@ class PretrainingSource:
             "train_batch_size": [phase.batch for phase in phases],
             "steps": [phase.steps for phase in phases],
         }
-        self.flops_per_token = [
-            pretraining_flops_per_token(model_config, config, phase.max_seq_length) for phase in phases
-        ]
-        names: dict[str, Any] = {"seed": config.seed, "folder": Path(config.output_dir) / SAMPLE_INDEX}
-        self.streams = [
-            ExampleStream(
-                corpus, documents, config, tokenizer, max_seq_length=phase.max_seq_length, phase=number, **names
+
+        self.flops_per_token: list[float] = []
+        self.streams: list[ExampleStream] = []
+        self.collators: list[DataCollatorForBertPreTraining] = []
+        for number, phase in enumerate(phases):
+            self.flops_per_token.append(pretraining_flops_per_token(model_config, config, phase.max_seq_length))
+            stream = ExampleStream(
+                corpus,
+                documents,
+                config,
+                tokenizer,
+                max_seq_length=phase.max_seq_length,
+                seed=config.seed,
+                phase=number,
+                folder=Path(config.output_dir) / SAMPLE_INDEX,
             )
-            for number, phase in enumerate(phases)
-        ]
-        self.collators = [
-            collator(
-                config, phase, tokenizer, (phase.per_device_batch or phase.batch) if config.static_shapes else None
-            )
-            for phase in phases
-        ]
+            self.streams.append(stream)
+            sequences_per_pass = phase.per_device_batch or phase.batch
+            static_sequences = sequences_per_pass if config.static_shapes else None
+            self.collators.append(make_collator(config, phase, tokenizer, static_sequences))
 
     def steps(self, position: dict[str, Any] | None) -> Iterator[Step]:
         """Yields steps; see `BatchSource.steps`. A position is the phase, its steps taken, the epoch and the row."""
         start = position or {"phase": 0, "phase_step": 0, "epoch": 0, "row": 0}
         for number in range(start["phase"], len(self.phases)):
-            here, stream = number == start["phase"], self.streams[number]
-            done, at = (start["phase_step"], Position(start["epoch"], start["row"])) if here else (0, Position())
-            for phase_step in itertools.count(done + 1):
-                if phase_step > self.phases[number].steps:  # which a run with little time may change
+            # The first phase continues where the position says, later ones begin at their beginning.
+            stream = self.streams[number]
+            phase_steps_taken, stream_position = 0, Position()
+            if number == start["phase"]:
+                phase_steps_taken = start["phase_step"]
+                stream_position = Position(start["epoch"], start["row"])
+
+            for phase_step in itertools.count(phase_steps_taken + 1):
+                # Read anew at each step: a run with --max_train_hours changes the length of its phases on the way.
+                if phase_step > self.phases[number].steps:
                     break
-                ids, at = stream.take(at, self.phases[number].batch)
+                ids, stream_position = stream.take(stream_position, self.phases[number].batch)
                 # Loader processes read a few steps behind; those never reach back more than one epoch.
-                stream.indexes.discard_before(at.epoch - 1)
-                place = {"phase": number, "phase_step": phase_step, "epoch": at.epoch, "row": at.row}
-                yield self._step(ids, number, place)
+                stream.indexes.discard_before(stream_position.epoch - 1)
+                position_after = {
+                    "phase": number,
+                    "phase_step": phase_step,
+                    "epoch": stream_position.epoch,
+                    "row": stream_position.row,
+                }
+                yield self._step(ids, number, position_after)
 
     def set_steps(self, steps: Sequence[int]) -> None:
-        """Changes how long each phase is."""
-        self.phases = tuple(replace(phase, steps=own) for phase, own in zip(self.phases, steps, strict=True))
+        """Changes the length of each phase."""
+        self.phases = tuple(replace(phase, steps=count) for phase, count in zip(self.phases, steps, strict=True))
         self.total_steps = sum(steps)
         self.data_fingerprint["steps"] = list(steps)
 
     def tokens_until(self, step: int) -> int:
-        """Returns the tokens of the first steps, padding included."""
-        steps = np.diff(np.minimum(np.cumsum([0, *(phase.steps for phase in self.phases)]), step)).tolist()
-        return sum(own * phase.batch * phase.max_seq_length for own, phase in zip(steps, self.phases, strict=True))
+        """Returns the tokens of the first `step` steps, padding included."""
+        tokens = 0
+        for phase in self.phases:
+            phase_steps = min(phase.steps, step)
+            tokens += phase_steps * phase.batch * phase.max_seq_length
+            step -= phase_steps
+        return tokens
 
     def load(self, ids: Ids, group: int) -> MicroBatch:
         """Reads, masks and collates examples; see `BatchSource.load`."""
         examples = self.streams[group].read(ids)
         inputs = self.collators[group](examples)
-        # Whole-word masking may predict a few tokens less than the length allows, so the labels are counted.
-        labels = int((inputs["labels"] != IGNORE_INDEX).sum())
-        counts = (
-            {"loss": labels - len(ids)} if self.config.left_to_right else {"mlm_loss": labels, "nsp_loss": len(ids)}
-        )
-        return MicroBatch(inputs, counts, int(examples.lengths.sum()))
+        return MicroBatch(inputs, self.objective.counts(inputs), int(examples.lengths.sum()))
+
+    def totals(self, ids: Ids, group: int) -> dict[str, int]:
+        """Counts the predictions behind each loss term; see `BatchSource.totals`."""
+        lengths = self.streams[group].lengths(ids)
+        return self.objective.step_totals(lengths, self.phases[group].max_predictions_per_seq)
 
     def sample_shares(self) -> tuple[float, float]:
         """Returns the share of NotNext in the first epoch, and of [UNK] in a sample of its examples."""
         stream = self.streams[0]
-        examples = stream.read(stream.take(Position(0, 0), _SAMPLE)[0])
+        ids, _ = stream.take(Position(0, 0), _SAMPLED_EXAMPLES)
+        examples = stream.read(ids)
         not_next = (stream.indexes.get(0)["flags"] & NOT_NEXT).mean()
-        return float(not_next), float((examples.tokens == self.unk_token_id).mean())
+        unknown = (examples.tokens == self.unk_token_id).mean()
+        return float(not_next), float(unknown)
 
     def _step(self, ids: Ids, number: int, position: dict[str, Any]) -> Step:
         phase = self.phases[number]
-        lengths = self.streams[number].lengths(ids)
         sequences = phase.per_device_batch or len(ids)
         if self.config.packing:
-            passes = balanced_passes(ids, lengths, sequences, self.processes)
+            passes = balanced_passes(ids, self.streams[number].lengths(ids), sequences, self.processes)
         else:
             passes = even_passes(ids, sequences, self.processes)
         return Step(passes, number, position, self.flops_per_token[number])
 
-    def totals(self, ids: Ids, group: int) -> dict[str, int]:
-        """Counts the terms of each loss; see `BatchSource.totals`."""
-        lengths = self.streams[group].lengths(ids)
-        if self.config.left_to_right:
-            return {"loss": int((lengths - 1).sum())}
-        most = self.phases[group].max_predictions_per_seq
-        predictions = num_predictions(lengths, self.config.masked_lm_prob, most)
-        totals = {"mlm_loss": int(predictions.sum())}
-        return totals | ({"nsp_loss": len(lengths)} if self.config.next_sentence_prediction else {})
-
 
 def balanced_passes(ids: Ids, lengths: Int64Array, sequences: int, processes: int) -> list[Ids]:
-    """Cuts a batch into the `Step.passes` of all processes so that they hold nearly as many tokens each.
+    """Divides a batch into the `Step.passes` of all processes so that they contain nearly as many tokens each.
 
     Examples are dealt out longest first, back and forth (1 2 3 3 2 1 ...).
 
@@ -325,6 +370,7 @@ def balanced_passes(ids: Ids, lengths: Int64Array, sequences: int, processes: in
         processes: devices that share the work.
     """
     passes = math.ceil(len(ids) / (processes * sequences)) * processes
+    # One column per pass. Rows are filled with the longest examples first, every other row from right to left.
     table = np.full((math.ceil(len(ids) / passes), passes), -1, dtype=np.int64)
     table.flat[: len(ids)] = np.argsort(-lengths, kind="stable")
     table[1::2] = table[1::2, ::-1]

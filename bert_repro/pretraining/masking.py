@@ -1,36 +1,38 @@
-"""Masks examples (paper 3.1, A.1; original implementation) and lays them out as the tensors of a forward pass.
+"""Masks token ids for the masked language model (paper 3.1, A.1; original implementation).
 
-Each sequence gets an exact count of predictions, drawn without replacement; it is not a coin flip per token. Every
-choice is a hash of the sequence's key, so the masks do not depend on how sequences are batched.
+Order of events in `Masker.__call__`, for all sequences of a batch at once:
 
-Shape legend: `B` sequences, `S` columns of a padded batch, `T` tokens of all sequences together, `C` candidates of all
-sequences together (tokens that may be predicted), `P` predictions of all sequences together, `V` vocabulary.
+1. Candidates are the tokens that may be predicted: all but [CLS], [SEP], padding and added special tokens.
+2. Each sequence gets a number of predictions that depends on its length alone; it is not a coin flip per token.
+3. So many candidates are drawn without replacement (or complete words, with whole-word masking).
+4. Each chosen token is replaced: by [MASK] in 80% of the cases, by a random token in 10%, by itself in 10%.
+
+Every choice is a hash of the sequence's key (`utils.randomness`), so the masks do not depend on how sequences are
+batched.
+
+Shape legend: `B` sequences, `T` tokens of all sequences together, `C` candidates of all sequences together, `P`
+predictions of all sequences together, `G` words of all sequences together.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from bert_repro.configs import ExampleConfig
-from bert_repro.training.batches import IGNORE_INDEX, Batch, flatten_field, int64_tensor, packed_batch, padded_batch
-from bert_repro.utils.arrays import Int64Array, places_in_row, row_starts
+from bert_repro.utils.arrays import Int64Array, row_starts
 from bert_repro.utils.randomness import UInt64Array, below, draw, fraction, sample_without_replacement
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 BoolArray = npt.NDArray[np.bool_]
-
-PREDICTIONS_MULTIPLE = 32  # few shapes of logits, and such that processors with matrix units take at full speed
+TokenArray = npt.NDArray[np.integer]
 
 
 class _MaskDraw(IntEnum):
-    """What a draw decides: the name that follows the sequence's key."""
+    """What a draw decides; its number follows the sequence's key in the name of the draw."""
 
     SELECTION = 0
     ACTION = 1
@@ -41,9 +43,9 @@ class MaskedTokens(NamedTuple):
     """Sequences with their predictions.
 
     Args:
-        tokens: what the model reads, int64 [T].
-        positions: flat places in [0, T) of the predicted tokens, ascending, int64 [P].
-        targets: the original tokens at these places, int64 [P].
+        tokens: ids that the model reads, int64 [T].
+        positions: flat positions in [0, T) of the predicted tokens, ascending, int64 [P].
+        targets: the original ids at these positions, int64 [P].
     """
 
     tokens: Int64Array
@@ -51,26 +53,40 @@ class MaskedTokens(NamedTuple):
     targets: Int64Array
 
 
+class _Candidates(NamedTuple):
+    """The tokens of a batch that may be predicted.
+
+    Args:
+        positions: flat positions in [0, T), ascending, int64 [C].
+        starts: where each sequence begins in `positions`, then C, int64 [B + 1].
+    """
+
+    positions: Int64Array
+    starts: Int64Array
+
+
 def num_predictions(lengths: Int64Array, masked_lm_prob: float, max_predictions: int | None) -> Int64Array:
     """Returns how many tokens of each sequence are predicted: a function of its length alone.
 
-    Exact for every sequence that has so many candidates. A pair of segments always has when `masked_lm_prob` is at most
-    0.5. With whole-word masking it is the most that can be.
+    A sequence has exactly so many predictions if it has as many candidates. A pair of segments always has, as long as
+    `masked_lm_prob` is at most 0.5. With whole-word masking this number is an upper limit.
 
     Args:
-        lengths: tokens per sequence with [CLS] and [SEP], int64 [B].
+        lengths: tokens per sequence, [CLS] and [SEP] included, int64 [B].
         masked_lm_prob: share of tokens that are predicted.
-        max_predictions: upper limit, None for none.
+        max_predictions: upper limit per sequence, None for no limit.
 
     Returns:
         int64 [B]. Halves are rounded to even, as in the original implementation.
     """
     counts: Int64Array = np.maximum(np.rint(masked_lm_prob * lengths).astype(np.int64), 1)
-    return counts if max_predictions is None else np.minimum(counts, max_predictions)
+    if max_predictions is None:
+        return counts
+    return np.minimum(counts, max_predictions)
 
 
 class Masker:
-    """Chooses predicted tokens and replaces them by [MASK], a random token or themselves.
+    """Chooses the predicted tokens and replaces each by [MASK], a random token or itself.
 
     Args:
         tokenizer: its special tokens and vocabulary are used.
@@ -86,259 +102,138 @@ class Masker:
         self._config = config
         self._max_predictions = max_predictions
         self._mask_token_id = int(tokenizer.mask_token_id)
+
+        # [UNK] and [MASK] in a text are candidates, as in the original implementation. Special tokens that were added
+        # to the tokenizer, such as [USER], are not: the model would learn to write them into running text.
         self._is_candidate = np.ones(size, dtype=bool)
-        self._is_candidate[[tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id]] = False
+        predicted_special_ids = {tokenizer.unk_token_id, tokenizer.mask_token_id}
+        never_predicted = {tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id}
+        never_predicted |= set(tokenizer.all_special_ids) - predicted_special_ids
+        self._is_candidate[sorted(never_predicted)] = False
+
+        # Pieces inside a word begin with ## and are masked together with the piece before them.
+        inner_pieces = [number for piece, number in vocabulary.items() if piece.startswith("##")]
         self._is_inner_piece = np.zeros(size, dtype=bool)
-        self._is_inner_piece[[number for piece, number in vocabulary.items() if piece.startswith("##")]] = True
+        self._is_inner_piece[inner_pieces] = True
+
+        # Random replacements come from the complete vocabulary, as in the original implementation, unless the
+        # configuration asks for ordinary tokens.
         self._random_tokens = np.arange(size)
         if config.random_token_source == "ordinary":
             unused = {number for piece, number in vocabulary.items() if piece.startswith("[unused")}
             self._random_tokens = np.setdiff1d(self._random_tokens, sorted(unused | set(tokenizer.all_special_ids)))
 
-    def __call__(self, tokens: npt.NDArray[np.integer], lengths: Int64Array, keys: UInt64Array) -> MaskedTokens:
-        """Masks a batch of sequences laid end to end.
+    def __call__(
+        self, tokens: TokenArray, lengths: Int64Array, keys: UInt64Array, is_special: BoolArray | None = None
+    ) -> MaskedTokens:
+        """Masks a batch of sequences that are laid end to end.
 
         Args:
             tokens: ids with [CLS] and [SEP] in place, [T].
             lengths: tokens of each sequence, int64 [B].
-            keys: names each sequence, uint64 [B]; equal keys and lengths give equal masks.
+            keys: name of each sequence, uint64 [B]; equal keys and lengths give equal masks.
+            is_special: further tokens that must not be predicted, bool [T]; None for none.
         """
-        starts = row_starts(lengths)
-        candidates = np.flatnonzero(self._is_candidate[tokens])
-        wanted = num_predictions(lengths, self._config.masked_lm_prob, self._max_predictions)
-        select = self._select_words if self._config.whole_word_masking else self._select_tokens
-        positions = select(tokens, candidates, np.searchsorted(candidates, starts), wanted, keys)
-        row = np.searchsorted(starts, positions, side="right") - 1
+        # 1. Find the tokens that may be predicted.
+        sequence_starts = row_starts(lengths)
+        is_candidate = self._is_candidate[tokens]
+        if is_special is not None:
+            is_candidate &= ~is_special
+        positions = np.flatnonzero(is_candidate)
+        candidates = _Candidates(positions, np.searchsorted(positions, sequence_starts))
+
+        # 2. Decide how many of them each sequence predicts.
+        counts = num_predictions(lengths, self._config.masked_lm_prob, self._max_predictions)
+
+        # 3. Draw them.
+        if self._config.whole_word_masking:
+            chosen = self._choose_words(tokens, candidates, counts, keys)
+        else:
+            chosen = self._choose_tokens(candidates, counts, keys)
+
+        # 4. Replace them in a copy of the text. A token's draws are named by its place in its own sequence.
+        sequence = np.searchsorted(sequence_starts, chosen, side="right") - 1
         masked = tokens.astype(np.int64)
-        targets = masked[positions]
-        masked[positions] = self._replacements(targets, keys[row], positions - starts[row])
-        return MaskedTokens(masked, positions, targets)
+        targets = masked[chosen]
+        masked[chosen] = self._replacements(targets, keys[sequence], chosen - sequence_starts[sequence])
+        return MaskedTokens(masked, chosen, targets)
 
-    def _select_tokens(
-        self,
-        tokens: npt.NDArray[np.integer],
-        candidates: Int64Array,
-        starts: Int64Array,
-        wanted: Int64Array,
-        keys: UInt64Array,
-    ) -> Int64Array:
-        available = np.diff(starts)
-        counts = np.minimum(wanted, available)
-        return candidates[
-            sample_without_replacement(available, counts, keys, _MaskDraw.SELECTION) + np.repeat(starts[:-1], counts)
-        ]
+    def _choose_tokens(self, candidates: _Candidates, counts: Int64Array, keys: UInt64Array) -> Int64Array:
+        """Draws single tokens; returns their flat positions, int64 [P]."""
+        available = np.diff(candidates.starts)
+        counts = np.minimum(counts, available)
+        numbers = sample_without_replacement(available, counts, keys, _MaskDraw.SELECTION)
+        return candidates.positions[numbers + np.repeat(candidates.starts[:-1], counts)]
 
-    def _select_words(
-        self,
-        tokens: npt.NDArray[np.integer],
-        candidates: Int64Array,
-        starts: Int64Array,
-        wanted: Int64Array,
-        keys: UInt64Array,
+    def _choose_words(
+        self, tokens: TokenArray, candidates: _Candidates, counts: Int64Array, keys: UInt64Array
     ) -> Int64Array:
-        opens_word = ~self._is_inner_piece[tokens[candidates]]
-        opens_word[1:] |= np.diff(candidates) > 1  # after [SEP]
-        opens_word[starts[starts < len(candidates)]] = True
-        first = np.flatnonzero(opens_word)
-        pieces = np.diff(first, append=len(candidates))
-        chosen = fill_without_overflow(pieces, np.diff(np.searchsorted(first, starts)), wanted, keys)
-        return candidates[np.repeat(chosen, pieces)]
+        """Draws complete words; returns the flat positions of their pieces, int64 [P]."""
+        # A word begins at a piece without ##, after a token that is no candidate ([SEP]), and with each sequence.
+        begins_word = ~self._is_inner_piece[tokens[candidates.positions]]
+        begins_word[1:] |= np.diff(candidates.positions) > 1
+        begins_word[candidates.starts[candidates.starts < len(candidates.positions)]] = True
+
+        first_pieces = np.flatnonzero(begins_word)
+        num_pieces = np.diff(first_pieces, append=len(candidates.positions))
+        words_per_sequence = np.diff(np.searchsorted(first_pieces, candidates.starts))
+        is_chosen = fill_without_overflow(num_pieces, words_per_sequence, counts, keys)
+        return candidates.positions[np.repeat(is_chosen, num_pieces)]
 
     def _replacements(self, targets: Int64Array, keys: UInt64Array, places: Int64Array) -> Int64Array:
+        """Returns what the model reads in place of each predicted token, int64 [P].
+
+        Args:
+            targets: the original ids, int64 [P].
+            keys: key of each token's sequence, uint64 [P].
+            places: place of each token in its sequence, int64 [P].
+        """
+        mask_share = self._config.mask_replace_prob
+        random_share = self._config.random_replace_prob
         action = fraction(draw(keys, _MaskDraw.ACTION, places))
-        drawn = below(len(self._random_tokens), draw(keys, _MaskDraw.RANDOM_TOKEN, places))
-        kept_or_random = np.where(
-            action < self._config.mask_replace_prob + self._config.random_replace_prob,
-            self._random_tokens[drawn],
-            targets,
-        )
-        return np.where(action < self._config.mask_replace_prob, self._mask_token_id, kept_or_random)
+        random_numbers = below(len(self._random_tokens), draw(keys, _MaskDraw.RANDOM_TOKEN, places))
+
+        # [0, mask share) becomes [MASK], [mask share, mask share + random share) a random token, the rest stays.
+        random_or_same = np.where(action < mask_share + random_share, self._random_tokens[random_numbers], targets)
+        return np.where(action < mask_share, self._mask_token_id, random_or_same)
 
 
 def fill_without_overflow(sizes: Int64Array, groups: Int64Array, limits: Int64Array, keys: UInt64Array) -> BoolArray:
-    """Takes groups in random order, skipping those that would go over the row's limit (whole-word masking of the
-    original implementation).
+    """Chooses words in random order and skips those that would exceed the sequence's limit.
+
+    This is the whole-word masking of the original implementation.
 
     Args:
-        sizes: pieces of each group, row by row, int64 [G].
-        groups: groups of each row, int64 [B].
-        limits: most pieces that a row takes, int64 [B].
-        keys: names each row, uint64 [B].
+        sizes: pieces of each word, sequence by sequence, int64 [G].
+        groups: words of each sequence, int64 [B].
+        limits: most pieces that a sequence predicts, int64 [B].
+        keys: name of each sequence, uint64 [B].
 
     Returns:
-        Which groups are taken, bool [G].
+        Which words are chosen, bool [G].
     """
+    # Lay the words of each sequence out in a row, and draw an order for every row. Words that do not exist come last.
     width = int(groups.max(initial=0))
     exists = np.arange(width) < groups[:, None]
     order_key = draw(keys[:, None], _MaskDraw.SELECTION, np.arange(width))
     order = np.argsort(np.where(exists, order_key, np.iinfo(np.uint64).max), axis=1)
+
+    # A word that does not exist is larger than any limit, so it is never chosen.
     size = np.full(exists.shape, int(limits.max(initial=0)) + 1)
     size[exists] = sizes
-    ordered = np.take_along_axis(size, order, axis=1).T.copy()
-    taken = np.zeros(ordered.shape, dtype=bool)
+    size_in_order = np.take_along_axis(size, order, axis=1).T.copy()
+
+    # Go through the rows' words in their order, all rows at once.
+    is_chosen_in_order = np.zeros(size_in_order.shape, dtype=bool)
     filled = np.zeros(len(groups), dtype=np.int64)
     for number in range(width):
-        taken[number] = filled + ordered[number] <= limits
-        filled += np.where(taken[number], ordered[number], 0)
+        fits = filled + size_in_order[number] <= limits
+        is_chosen_in_order[number] = fits
+        filled += np.where(fits, size_in_order[number], 0)
         if (filled == limits).all():
             break
-    in_place = np.zeros(exists.shape, dtype=bool)
-    np.put_along_axis(in_place, order, taken.T, axis=1)
-    return in_place[exists]
 
-
-@dataclass(frozen=True)
-class ExampleBatch:
-    """Examples before masking, end to end.
-
-    Args:
-        tokens: [CLS] A [SEP] B [SEP] or [CLS] A [SEP] of each example, int32 [T].
-        lengths: tokens of each example, int64 [B].
-        first_lengths: tokens of [CLS] A [SEP], int64 [B].
-        next_sentence_labels: 0 IsNext, 1 NotNext, int64 [B].
-        keys: names each example for masking, uint64 [B].
-    """
-
-    tokens: npt.NDArray[np.int32]
-    lengths: Int64Array
-    first_lengths: Int64Array
-    next_sentence_labels: Int64Array
-    keys: UInt64Array
-
-
-class DataCollatorForBertPreTraining:
-    """Masks pre-training examples and lays them out for `BertReproForPreTraining` or upstream `BertForPreTraining`.
-
-    Takes what `ExampleStream.read` returns, or, as a `data_collator` of the upstream Trainer, a list of features:
-    `input_ids` with [CLS] and [SEP] in place; `token_type_ids` (else 0 through the first [SEP], 1 after);
-    `next_sentence_label` (0 IsNext, 1 NotNext) in all or none. Their masks are drawn from torch's global generator,
-    differently every time.
-
-        import bert_repro
-        from transformers import AutoTokenizer
-
-        tokenizer = AutoTokenizer.from_pretrained("runs/tokenizer")
-        whole_words = bert_repro.ExampleConfig(whole_word_masking=True)
-        collate = bert_repro.DataCollatorForBertPreTraining(tokenizer, whole_words)
-        batch = collate([tokenizer("She opened the window.", "Fresh air came in.")])
-        print(batch["input_ids"].shape, batch["labels"].shape)
-
-    Args:
-        tokenizer: its special tokens and vocabulary are used.
-        config: masking settings.
-        max_predictions_per_seq: most predicted tokens of a sequence, None for no limit beyond `masked_lm_prob`.
-        packing: lay sequences end to end instead of padding them.
-        pad_to_length: S; None pads to the longest sequence of the batch. For padded batches only.
-        pad_to_sequences: B; None adds no sequences. Those added are of padding: they predict nothing and change neither
-            losses nor gradients. For padded batches only.
-        return_prediction_positions: also return where predictions are made, for models that take it.
-
-    Raises:
-        ValueError: padding settings together with `packing`.
-    """
-
-    def __init__(
-        self,
-        tokenizer: "PreTrainedTokenizerBase",
-        config: ExampleConfig | None = None,
-        *,
-        max_predictions_per_seq: int | None = None,
-        packing: bool = False,
-        pad_to_length: int | None = None,
-        pad_to_sequences: int | None = None,
-        return_prediction_positions: bool = False,
-    ) -> None:
-        if packing and (pad_to_length is not None or pad_to_sequences is not None):
-            raise ValueError("a packed batch has no padding; leave pad_to_length and pad_to_sequences out")
-        self.config = config or ExampleConfig()
-        self.max_predictions_per_seq = max_predictions_per_seq
-        self.packing = packing
-        self.pad_to_length = pad_to_length
-        self.pad_to_sequences = pad_to_sequences
-        self.return_prediction_positions = return_prediction_positions
-        self._masker = Masker(tokenizer, self.config, max_predictions_per_seq)
-        self._fill = {"input_ids": int(tokenizer.pad_token_id), "token_type_ids": 0, "labels": IGNORE_INDEX}
-        self._sep_token_id = int(tokenizer.sep_token_id)
-
-    def __call__(self, examples: ExampleBatch | Sequence[Mapping[str, Any]]) -> Batch:
-        """Makes one batch.
-
-        Args:
-            examples: examples of a stream, or a list of features.
-
-        Returns:
-            `input_ids`, `token_type_ids`, `labels` (-100 where nothing is predicted; for a left-to-right model the ids
-            themselves), with `attention_mask`, int64 (B, S), or packed, int64 (1, T), with `position_ids`,
-            `cu_seq_lens_q`, `cu_seq_lens_k`, `max_length_q`, `max_length_k` as `collate_features` returns them. With
-            NSP `next_sentence_label`, int64 (B). On request `prediction_positions`, int64 (P), flat places of the
-            predicted tokens; padded batches have as many as their shape allows, packed ones a multiple of
-            `PREDICTIONS_MULTIPLE`, the surplus 0, where [CLS] has no label.
-
-        Raises:
-            ValueError: a sequence is longer than `pad_to_length`, or there are more than `pad_to_sequences`.
-        """
-        labels: Int64Array | None
-        if isinstance(examples, ExampleBatch):
-            lengths, labels = examples.lengths, examples.next_sentence_labels
-            segments = (places_in_row(lengths) >= np.repeat(examples.first_lengths, lengths)).astype(np.int64)
-            masked = self._choose(examples.tokens, lengths, examples.keys)
-        else:
-            tokens = flatten_field(examples, "input_ids")
-            lengths = np.array([len(feature["input_ids"]) for feature in examples], dtype=np.int64)
-            segments = self._segments(examples, tokens, lengths)
-            has_labels = "next_sentence_label" in examples[0]
-            labels = np.array([feature["next_sentence_label"] for feature in examples]) if has_labels else None
-            keys = torch.randint(2**63 - 1, (len(examples),)).numpy().astype(np.uint64)
-            masked = self._choose(tokens, lengths, keys)
-        if self.pad_to_sequences is not None:
-            added = (0, self.pad_to_sequences - len(lengths))
-            lengths = np.pad(lengths, added, constant_values=1)  # attention over nothing is not a number
-            masked = masked._replace(tokens=np.pad(masked.tokens, added, constant_values=self._fill["input_ids"]))
-            segments = np.pad(segments, added)
-            labels = None if labels is None else np.pad(labels, added, constant_values=IGNORE_INDEX)
-        token_labels = np.full(len(masked.tokens), IGNORE_INDEX, dtype=np.int64)
-        token_labels[masked.positions] = masked.targets
-        fields = {"input_ids": masked.tokens, "token_type_ids": segments, "labels": token_labels}
-        if self.packing:
-            batch = packed_batch(fields, lengths, int(lengths.max()))
-        else:
-            batch = padded_batch(fields, lengths, self._width(lengths), self._fill)
-        if self.return_prediction_positions:
-            positions = masked.positions
-            if not self.packing:
-                positions = self._padded_positions(positions, lengths, batch["input_ids"].shape[1])
-            surplus = -len(positions) % PREDICTIONS_MULTIPLE if self.packing else 0
-            batch["prediction_positions"] = int64_tensor(np.pad(positions, (0, surplus)))
-        if labels is not None and self.config.next_sentence_prediction:
-            batch["next_sentence_label"] = int64_tensor(labels)
-        return batch
-
-    def _choose(self, tokens: npt.NDArray[np.integer], lengths: Int64Array, keys: UInt64Array) -> MaskedTokens:
-        """Chooses what is predicted: masked tokens or, by a left-to-right model, all that follow another."""
-        if not self.config.left_to_right:
-            return self._masker(tokens, lengths, keys)
-        ids = tokens.astype(np.int64)
-        return MaskedTokens(ids, np.arange(len(ids)), ids)
-
-    def _width(self, lengths: Int64Array) -> int:
-        longest = int(lengths.max())
-        if self.pad_to_length is not None and longest > self.pad_to_length:
-            raise ValueError(
-                f"a sequence has {longest} tokens, pad_to_length is {self.pad_to_length}; shorten it first"
-            )
-        return self.pad_to_length or longest
-
-    def _padded_positions(self, positions: Int64Array, lengths: Int64Array, width: int) -> Int64Array:
-        """Returns the same places in (B, S), and 0, where [CLS] has no label, up to a number that B and S decide."""
-        starts = row_starts(lengths)
-        row = np.searchsorted(starts, positions, side="right") - 1
-        longest = num_predictions(np.array([width]), self.config.masked_lm_prob, self.max_predictions_per_seq)
-        return np.pad(positions - starts[row] + row * width, (0, len(lengths) * int(longest[0]) - len(positions)))
-
-    def _segments(self, features: Sequence[Mapping[str, Any]], tokens: Int64Array, lengths: Int64Array) -> Int64Array:
-        """Returns the segments of the features, else 0 through a sequence's first [SEP] and 1 after."""
-        if "token_type_ids" in features[0]:
-            return flatten_field(features, "token_type_ids")
-        separators = np.cumsum(tokens == self._sep_token_id)
-        before = separators - (tokens == self._sep_token_id)
-        return cast(Int64Array, (before > np.repeat(before[row_starts(lengths)[:-1]], lengths)).astype(np.int64))
+    # Return from the drawn order to the order of the text.
+    is_chosen = np.zeros(exists.shape, dtype=bool)
+    np.put_along_axis(is_chosen, order, is_chosen_in_order.T, axis=1)
+    return is_chosen[exists]

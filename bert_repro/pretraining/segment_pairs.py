@@ -14,42 +14,48 @@ from dataclasses import asdict, dataclass
 from enum import IntEnum
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from bert_repro.configs import ExampleConfig
 from bert_repro.corpus.prepared_corpus import PreparedCorpus
-from bert_repro.errors import UserError
+from bert_repro.errors import UserError, flag
+from bert_repro.pretraining.objectives import objective_of
 from bert_repro.utils.arrays import Int64Array, places_in_row, row_starts
 from bert_repro.utils.files import atomic_path, waiting_lock
 from bert_repro.utils.randomness import UInt64Array, below, draw, fraction
 
 BoolArray = npt.NDArray[np.bool_]
 
+# Flags of a row.
 NOT_NEXT = 1
-FORCED = 2
+FORCED = 2  # The original sampling left no choice of the label.
 
-ROW = np.dtype([(name, "<i4") for name in ("document_a", "start_a", "length_a",
-                                           "document_b", "start_b", "length_b", "flags")])  # fmt: skip
-"""An example: two spans of tokens, each a document, a start inside it and a length; no B: document -1, length 0.
-`flags` holds NOT_NEXT, and FORCED where the original sampling left no choice of the label."""
+_ROW_FIELDS = ("document_a", "start_a", "length_a", "document_b", "start_b", "length_b", "flags")
+ROW = np.dtype([(name, "<i4") for name in _ROW_FIELDS])
+"""An example: two spans of tokens, each a document, a start inside it and a length. Without a segment B its length is
+0. `flags` contains NOT_NEXT and FORCED."""
 
 RowArray = npt.NDArray[np.void]
 
-_ALL_EXAMPLES = -1  # in place of the example, for draws that concern all of a document's examples
+_ALL_EXAMPLES = -1  # Stands for the number of the example in draws that concern all examples of a document.
 _RANDOM_DOCUMENT_TRIES = 10  # original implementation
+
+# Documents are processed in blocks of about so many tokens. Each document counts so many more tokens than it has, which
+# limits the number of documents in a block.
 _BLOCK_TOKENS = 1 << 25
-_TOKENS_PER_DOCUMENT = 1 << 10  # added to each document's own: bounds the documents of a block
-_CHUNK_DOCUMENTS = 1 << 16  # sorted by length together: bounds what is held for each document
+_TOKENS_PER_DOCUMENT = 1 << 10
+_CHUNK_DOCUMENTS = 1 << 16  # Documents that are sorted by length together; limits the memory per document.
 _ROWS_AT_A_TIME = 1 << 16
-_ROW_FORMAT = 2  # of the files of rows
-_OPEN_INDEXES = 4  # a map holds a file open; a batch of a tiny corpus may reach over dozens of epochs
+
+_ROW_FORMAT = 2  # Version of the files of rows; part of their digest.
+_OPEN_INDEXES = 4  # A memory map keeps its file open, and a batch of a tiny corpus may reach over dozens of epochs.
 
 
 class _PairDraw(IntEnum):
-    """What a draw decides: the last name of every draw of an example, and its row in the array of them."""
+    """What a draw decides: the last integer in the name of an example's draw, and the draw's row in their array."""
 
     SPLIT = 0
     LABEL = 1
@@ -61,11 +67,11 @@ class _PairDraw(IntEnum):
 
 @dataclass(frozen=True)
 class PairRules:
-    """What decides the examples, apart from the corpus and the draws.
+    """The rules that decide the examples, apart from the corpus and the draws.
 
     Args:
         sampling: "paper", "original" or "contiguous".
-        max_tokens: tokens of A and B together, special tokens apart.
+        max_tokens: tokens of A and B together, without special tokens.
         short_seq_prob: probability of a shorter target length.
     """
 
@@ -76,16 +82,24 @@ class PairRules:
     @classmethod
     def of(cls, config: ExampleConfig, max_seq_length: int) -> "PairRules":
         """Returns the rules of a configuration at a sequence length (special tokens included)."""
-        contiguous = not config.next_sentence_prediction and config.no_nsp_input == "contiguous"
-        sampling = "contiguous" if contiguous else config.nsp_sampling
-        return cls(sampling, max_seq_length - (2 if contiguous else 3), config.short_seq_prob)
+        if objective_of(config).draws_pairs:
+            # [CLS] A [SEP] B [SEP]
+            return cls(config.nsp_sampling, max_seq_length - 3, config.short_seq_prob)
+        # [CLS] A [SEP]
+        return cls("contiguous", max_seq_length - 2, config.short_seq_prob)
 
 
 @dataclass(frozen=True)
 class _Chunk:
-    """One iteration, [E] each: A is the tokens [start, cut), the text that follows it in the chunk is [cut, end).
+    """The text that one iteration takes from each document, [E] each.
 
-    `after_a` and `after_chunk` are the sentences where the document continues.
+    Args:
+        start: first token of segment A.
+        cut: token after segment A; the text that follows A in the chunk is [cut, end).
+        end: token after the chunk.
+        after_a: sentence where the document continues if segment B comes from elsewhere.
+        after_chunk: sentence where the document continues if segment B is the text that follows A.
+        forced: whether the original sampling leaves no choice of the label.
     """
 
     start: Int64Array
@@ -96,8 +110,23 @@ class _Chunk:
     forced: BoolArray
 
 
+class _Examples(NamedTuple):
+    """One example of each of several documents.
+
+    Args:
+        rows: the examples, [E].
+        is_complete: whether an example has text for segment A and text that follows it, bool [E]; the others are
+            dropped.
+        next_sentence: sentence where each document continues, int64 [E].
+    """
+
+    rows: RowArray
+    is_complete: BoolArray
+    next_sentence: Int64Array
+
+
 class PairGenerator:
-    """Draws the examples of a phase, pass after pass over the documents. Cheap to pickle where the corpus is.
+    """Draws the examples of a phase, pass after pass over the documents. Cheap to pickle if the corpus is.
 
     Args:
         corpus: its boundaries of documents and sentences are read, not its tokens.
@@ -113,12 +142,16 @@ class PairGenerator:
     def __init__(self, corpus: PreparedCorpus, documents: Int64Array, rules: PairRules, seed: int, phase: int) -> None:
         if rules.sampling != "contiguous" and len(documents) < 2:
             raise UserError(
-                f"the corpus has {len(documents)} document(s) to draw from; next sentence prediction takes segment B "
-                "from another document: prepare at least two, or set next_sentence_prediction to false and "
-                "no_nsp_input to contiguous"
+                f"The corpus has {len(documents)} document(s) to draw from, but next sentence prediction takes segment "
+                "B from another document. Prepare at least two documents, or set "
+                f"{flag('next_sentence_prediction', False)} {flag('no_nsp_input', 'contiguous')}.",
+                setting="corpus",
             )
-        self.corpus, self.documents, self.rules = corpus, np.asarray(documents, dtype=np.int64), rules
-        self.seed, self.phase = seed, phase
+        self.corpus = corpus
+        self.documents = np.asarray(documents, dtype=np.int64)
+        self.rules = rules
+        self.seed = seed
+        self.phase = phase
 
     @property
     def _bounds(self) -> Int64Array:
@@ -158,107 +191,186 @@ class PairGenerator:
                 start = stop
 
     def _block(self, epoch: int, members: Int64Array) -> Iterator[RowArray]:
-        """Yields the examples of some documents, document after document; made together, then sorted."""
+        """Yields the examples of some documents, document after document.
+
+        Args:
+            epoch: number of the pass.
+            members: places of the documents in `self.documents`, int64 [E].
+        """
         owners, rows = self._all_examples(epoch, members)
-        places = np.argsort(owners, kind="stable")
-        for start in range(0, len(places), _ROWS_AT_A_TIME):
-            yield rows[places[start : start + _ROWS_AT_A_TIME]]
+        order = np.argsort(owners, kind="stable")
+        for start in range(0, len(order), _ROWS_AT_A_TIME):
+            yield rows[order[start : start + _ROWS_AT_A_TIME]]
 
     def _all_examples(self, epoch: int, members: Int64Array) -> tuple[npt.NDArray[np.int32], RowArray]:
-        """Returns which of the documents each example belongs to, and the examples."""
+        """Makes all examples of some documents, one example of each document at a time.
+
+        Returns:
+            owners: which of the members each example belongs to, int32.
+            rows: the examples.
+        """
         documents = self.documents[members]
         keys = draw(self.seed, self.phase, epoch, documents)
-        longest = self.rules.max_tokens
-        is_short, short_length = draw(keys, _ALL_EXAMPLES, np.arange(2)[:, None])
-        short = fraction(is_short) < self.rules.short_seq_prob
-        targets = np.where(short, 2 + below(longest - 1, short_length), longest)
-        sentence = self._document_sentences[documents]
+        targets = self._target_lengths(keys)
+
+        # `active` are the members that have text left, `sentence` is the sentence where each of them continues.
         active = np.arange(len(members))
-        rows, owners = [np.empty(0, ROW)], [active[:0].astype(np.int32)]
+        sentence = self._document_sentences[documents]
+        end_sentence = self._document_sentences[documents + 1]
+        owners = [np.empty(0, np.int32)]
+        rows = [np.empty(0, ROW)]
         choices = np.arange(len(_PairDraw))[:, None]
         example = 0
         while active.size:
             draws = draw(keys[active], example, choices)
-            made, keep, sentence = self._examples(members[active], sentence, targets[active], draws)
-            rows.append(made[keep])
-            owners.append(active[keep].astype(np.int32))
-            unfinished = sentence < self._document_sentences[documents[active] + 1]
-            active, sentence = active[unfinished], sentence[unfinished]
+            examples = self._examples(members[active], sentence, targets[active], draws)
+            rows.append(examples.rows[examples.is_complete])
+            owners.append(active[examples.is_complete].astype(np.int32))
+
+            # Documents whose last sentence is used take no further part.
+            has_text_left = examples.next_sentence < end_sentence[active]
+            active = active[has_text_left]
+            sentence = examples.next_sentence[has_text_left]
             example += 1
         return np.concatenate(owners), np.concatenate(rows)
 
+    def _target_lengths(self, keys: UInt64Array) -> Int64Array:
+        """Draws the length that the examples of each document aim at: mostly the full one, else a shorter one (A.2).
+
+        Args:
+            keys: names of the documents' draws, uint64 [E].
+
+        Returns:
+            int64 [E].
+        """
+        full_length = self.rules.max_tokens
+        is_short_draw, short_length_draw = draw(keys, _ALL_EXAMPLES, np.arange(2)[:, None])
+        is_short = fraction(is_short_draw) < self.rules.short_seq_prob
+        short_length = 2 + below(full_length - 1, short_length_draw)
+        return np.where(is_short, short_length, full_length)
+
     def _examples(
         self, members: Int64Array, sentence: Int64Array, targets: Int64Array, draws: UInt64Array
-    ) -> tuple[RowArray, BoolArray, Int64Array]:
-        """Makes one example per document: the rows, which of them count, the sentence where each document continues."""
+    ) -> _Examples:
+        """Makes one example of each document.
+
+        Args:
+            members: places of the documents in `self.documents`, int64 [E].
+            sentence: first sentence of each example, int64 [E].
+            targets: tokens that each example aims at, int64 [E].
+            draws: draws by `_PairDraw`, uint64 [number of choices, E].
+        """
+        # 1. Take a chunk of each document and cut it into segment A and the text that follows it.
         documents = self.documents[members]
         chunk = self._chunk(documents, sentence, targets, draws)
-        not_next = chunk.forced | (below(2, draws[_PairDraw.LABEL]) == NOT_NEXT)  # [E]
-        if self.rules.sampling == "contiguous":
-            not_next[:] = False
-        document_b, start_b, end_b = documents.copy(), chunk.cut.copy(), chunk.end.copy()
-        away = np.flatnonzero(not_next)
-        document_b[away] = self._other_documents(members[away], draws[:, away])
-        wanted = targets[away] - (chunk.cut - chunk.start)[away]
-        start_b[away], end_b[away] = self._random_spans(document_b[away], wanted, draws[:, away])
 
-        length_a, length_b = chunk.cut - chunk.start, end_b - start_b
+        # 2. Draw the label.
+        is_not_next = chunk.forced | (below(2, draws[_PairDraw.LABEL]) == NOT_NEXT)
+        if self.rules.sampling == "contiguous":
+            is_not_next[:] = False
+
+        # 3. Segment B is the text that follows A or, for NotNext, comes from another document.
+        document_b = documents.copy()
+        start_b = chunk.cut.copy()
+        end_b = chunk.end.copy()
+        length_a = chunk.cut - chunk.start
+        elsewhere = np.flatnonzero(is_not_next)
+        document_b[elsewhere] = self._other_documents(members[elsewhere], draws[:, elsewhere])
+        tokens_left = targets[elsewhere] - length_a[elsewhere]
+        start_b[elsewhere], end_b[elsewhere] = self._random_spans(
+            document_b[elsewhere], tokens_left, draws[:, elsewhere]
+        )
+
+        # 4. Shorten the pair to the limit, at the front or the back of each segment.
+        length_b = end_b - start_b
         removed_a, removed_b = removed_tokens(length_a, length_b, self.rules.max_tokens)
-        row = np.empty(len(documents), ROW)
-        row["document_a"], row["document_b"] = documents, document_b
-        row["start_a"] = (
-            chunk.start - self._document_starts[documents] + removed_in_front(removed_a, draws[_PairDraw.FRONT_A])
-        )
-        row["start_b"] = (
-            start_b - self._document_starts[document_b] + removed_in_front(removed_b, draws[_PairDraw.FRONT_B])
-        )
-        row["length_a"], row["length_b"] = length_a - removed_a, length_b - removed_b
-        row["flags"] = np.where(not_next, NOT_NEXT, 0) | np.where(chunk.forced, FORCED, 0)
-        # Does not depend on the label: whether an example exists must say nothing about it.
-        complete = (chunk.cut < chunk.end) | (self.rules.sampling != "paper")
-        return row, complete, np.where(not_next, chunk.after_a, chunk.after_chunk)
+        front_a = removed_in_front(removed_a, draws[_PairDraw.FRONT_A])
+        front_b = removed_in_front(removed_b, draws[_PairDraw.FRONT_B])
+
+        rows = np.empty(len(documents), ROW)
+        rows["document_a"] = documents
+        rows["start_a"] = chunk.start - self._document_starts[documents] + front_a
+        rows["length_a"] = length_a - removed_a
+        rows["document_b"] = document_b
+        rows["start_b"] = start_b - self._document_starts[document_b] + front_b
+        rows["length_b"] = length_b - removed_b
+        rows["flags"] = np.where(is_not_next, NOT_NEXT, 0) | np.where(chunk.forced, FORCED, 0)
+
+        # 5. Under the paper's sampling an example needs text after A. This must not depend on the label, or whether an
+        # example exists would say something about it.
+        is_complete = (chunk.cut < chunk.end) | (self.rules.sampling != "paper")
+        next_sentence = np.where(is_not_next, chunk.after_a, chunk.after_chunk)
+        return _Examples(rows, is_complete, next_sentence)
 
     def _chunk(self, documents: Int64Array, sentence: Int64Array, targets: Int64Array, draws: UInt64Array) -> _Chunk:
-        last = self._document_sentences[documents + 1]
+        """Takes complete sentences of each document up to the target length, and draws where segment A ends."""
+        # The sentence that reaches the target is the last one of the chunk. The paper's sampling takes two sentences
+        # if the document has them, so that there is text after A.
+        end_sentence = self._document_sentences[documents + 1]
         start = self._bounds[sentence]
-        after = np.minimum(np.searchsorted(self._bounds, start + targets), last)
+        after = np.minimum(np.searchsorted(self._bounds, start + targets), end_sentence)
         if self.rules.sampling == "paper":
-            after = np.maximum(after, np.minimum(sentence + 2, last))
+            after = np.maximum(after, np.minimum(sentence + 2, end_sentence))
         end = self._bounds[after]
         is_single = after - sentence == 1
+        not_forced = np.zeros_like(is_single)
+
+        # One contiguous text: all of the chunk is segment A.
         if self.rules.sampling == "contiguous":
-            return _Chunk(start, end, end, after, after, np.zeros_like(is_single))
+            return _Chunk(start, end, end, after, after, not_forced)
+
+        # A pair: segment A ends after a random sentence, but not the last one.
         split = draws[_PairDraw.SPLIT]
         after_a = sentence + 1 + below(np.maximum(after - sentence - 1, 1), split)
         cut = self._bounds[after_a]
+
+        # A chunk of one sentence leaves no text for B. The original implementation makes it NotNext; the paper's
+        # sampling cuts the sentence at a random token instead, so that the label stays a fair coin.
         if self.rules.sampling == "original":
             return _Chunk(start, cut, end, after_a, after, is_single)
-        cut = np.where(is_single, start + 1 + below(np.maximum(end - start - 1, 0), split), cut)
-        return _Chunk(start, cut, end, after_a, after, np.zeros_like(is_single))
+        cut_inside = start + 1 + below(np.maximum(end - start - 1, 0), split)
+        cut = np.where(is_single, cut_inside, cut)
+        return _Chunk(start, cut, end, after_a, after, not_forced)
 
     def _other_documents(self, members: Int64Array, draws: UInt64Array) -> Int64Array:
-        """Draws a document for each: never its own in paper mode; in original mode its own after ten equal tries."""
+        """Draws the document of segment B for each example, int64 [E].
+
+        The paper's sampling never draws the document of segment A. The original implementation tries ten times and may
+        end with the same document.
+        """
         count = len(self.documents)
         if self.rules.sampling != "original":
             others = below(count - 1, draws[_PairDraw.DOCUMENT])
             return self.documents[others + (others >= members)]
-        others, same = members.copy(), np.arange(len(members))
+
+        others = members.copy()
+        is_same = np.arange(len(members))
         for attempt in range(_RANDOM_DOCUMENT_TRIES):
-            others[same] = below(count, draw(draws[_PairDraw.DOCUMENT, same], attempt))
-            same = same[others[same] == members[same]]
-            if not same.size:
+            others[is_same] = below(count, draw(draws[_PairDraw.DOCUMENT, is_same], attempt))
+            is_same = is_same[others[is_same] == members[is_same]]
+            if not is_same.size:
                 break
         return self.documents[others]
 
     def _random_spans(
-        self, documents: Int64Array, wanted: Int64Array, draws: UInt64Array
+        self, documents: Int64Array, num_tokens: Int64Array, draws: UInt64Array
     ) -> tuple[Int64Array, Int64Array]:
-        """Draws complete sentences from a uniform one, until `wanted` tokens or the document's end; at least one."""
-        first, last = self._document_sentences[documents], self._document_sentences[documents + 1]
-        sentence = first + below(last - first, draws[_PairDraw.SENTENCE])
+        """Draws a first sentence in each document and takes complete sentences from there.
+
+        Args:
+            documents: ids of the documents, int64 [E].
+            num_tokens: tokens to reach; the span has at least one sentence and ends with its document, int64 [E].
+            draws: draws by `_PairDraw`, uint64 [number of choices, E].
+
+        Returns:
+            First token of each span and the token after it, int64 [E] each.
+        """
+        first_sentence = self._document_sentences[documents]
+        end_sentence = self._document_sentences[documents + 1]
+        sentence = first_sentence + below(end_sentence - first_sentence, draws[_PairDraw.SENTENCE])
         start = self._bounds[sentence]
-        after = np.searchsorted(self._bounds, start + np.maximum(wanted, 1))
-        return start, self._bounds[np.minimum(after, last)]
+        after = np.searchsorted(self._bounds, start + np.maximum(num_tokens, 1))
+        return start, self._bounds[np.minimum(after, end_sentence)]
 
 
 def removed_tokens(length_a: Int64Array, length_b: Int64Array, limit: int) -> tuple[Int64Array, Int64Array]:
@@ -273,6 +385,7 @@ def removed_tokens(length_a: Int64Array, length_b: Int64Array, limit: int) -> tu
         Tokens lost by A and by B, int64 [E] each.
     """
     excess = np.maximum(length_a + length_b - limit, 0)
+    # First the longer segment loses tokens until both are equally long, then both lose in turn, B first.
     until_equal = np.minimum(excess, np.abs(length_a - length_b))
     alternately = excess - until_equal
     lost_a = np.where(length_a > length_b, until_equal, 0) + alternately // 2
@@ -280,7 +393,7 @@ def removed_tokens(length_a: Int64Array, length_b: Int64Array, limit: int) -> tu
 
 
 def removed_in_front(removed: Int64Array, keys: UInt64Array) -> Int64Array:
-    """Draws how many of the removed tokens are lost in front, by a fair coin for each; the others are lost at the back.
+    """Draws how many of the removed tokens are removed at the front, by a fair coin for each; the rest at the back.
 
     Args:
         removed: how many tokens each segment loses, [E].
@@ -290,37 +403,45 @@ def removed_in_front(removed: Int64Array, keys: UInt64Array) -> Int64Array:
         int64 [E].
     """
     counts = np.zeros(len(removed), dtype=np.int64)
-    some = np.flatnonzero(removed)
-    if not some.size:
+    loses_tokens = np.flatnonzero(removed)
+    if not loses_tokens.size:
         return counts
-    words = (removed[some] + 63) // 64
-    place = places_in_row(words)
-    bits = draw(np.repeat(keys[some], words), place)
-    unused = np.maximum(64 * (place + 1) - np.repeat(removed[some], words), 0).astype(np.uint64)
-    ones = np.bitwise_count(bits << unused).astype(np.int64)
-    counts[some] = np.add.reduceat(ones, row_starts(words)[:-1])
+
+    # Draw 64 coins at a time and count the ones. The last draw of a segment has coins that are not needed; shifting
+    # them out keeps the lower bits.
+    removed = removed[loses_tokens]
+    num_draws = (removed + 63) // 64
+    place = places_in_row(num_draws)
+    coins = draw(np.repeat(keys[loses_tokens], num_draws), place)
+    unused = np.maximum(64 * (place + 1) - np.repeat(removed, num_draws), 0).astype(np.uint64)
+    ones = np.bitwise_count(coins << unused).astype(np.int64)
+    counts[loses_tokens] = np.add.reduceat(ones, row_starts(num_draws)[:-1])
     return counts
 
 
 def sequence_lengths(rows: RowArray) -> Int64Array:
     """Returns the tokens of each example, [CLS] and [SEP] included, int64 [B], from rows, [B]."""
-    return cast(Int64Array, rows["length_a"].astype(np.int64) + rows["length_b"] + np.where(rows["length_b"] > 0, 3, 2))
+    special_tokens = np.where(rows["length_b"] > 0, 3, 2)
+    return cast(Int64Array, rows["length_a"].astype(np.int64) + rows["length_b"] + special_tokens)
 
 
 class EpochIndexes:
     """The examples of each epoch of a phase as a file of rows, drawn when needed. Pickled, it carries no open files.
 
-    A file bears the digest of all that its rows are drawn from. An epoch is one pass over the documents.
+    A file's name contains a digest of everything that its rows are drawn from. An epoch is one pass over the documents.
 
     Args:
         pairs: draws the examples.
-        folder: where the files are kept.
-        static_passes: passes over the documents that make up the one file of static examples; None: fresh examples
-            in every epoch.
+        folder: folder of the files.
+        static_passes: number of passes over the documents in the one file of static examples; None draws fresh
+            examples in every epoch.
     """
 
     def __init__(self, pairs: PairGenerator, folder: Path, static_passes: int | None = None) -> None:
-        self._pairs, self._folder, self._static_passes = pairs, folder, static_passes
+        self._pairs = pairs
+        self._folder = folder
+        self._static_passes = static_passes
+        # Everything that decides the rows: format, rules, seed, documents and their boundaries.
         names = [_ROW_FORMAT, asdict(pairs.rules), static_passes or 1, pairs.seed]
         digest = blake2b(json.dumps(names, sort_keys=True).encode(), digest_size=8)
         for array in (pairs.corpus.sentence_starts, pairs.corpus.document_sentences, pairs.documents):
@@ -333,15 +454,15 @@ class EpochIndexes:
         return {**self.__dict__, "_open": {}}
 
     def drawn_in(self, epoch: int) -> int:
-        """Returns the epoch whose rows an epoch reads: itself; with static examples, epoch 0."""
+        """Returns the epoch whose rows `epoch` reads: itself or, with static examples, epoch 0."""
         return epoch if self._static_passes is None else 0
 
     def path(self, epoch: int) -> Path:
-        """Returns the file that holds an epoch's rows."""
+        """Returns the file of an epoch's rows."""
         return self._folder / f"{self._series}-epoch{self.drawn_in(epoch)}.index"
 
     def get(self, epoch: int) -> RowArray:
-        """Returns the rows of an epoch, drawn when they are not there; only one process of the run draws them.
+        """Returns the rows of an epoch. They are drawn if the file does not exist, by one process of the run only.
 
         Raises:
             UserError: too few documents for pairs, or no document that makes an example.
@@ -350,27 +471,35 @@ class EpochIndexes:
         if epoch not in self._open:
             if not self.path(epoch).exists():
                 self._folder.mkdir(parents=True, exist_ok=True)
+                # Another process may have written the file while this one waited for the lock.
                 with waiting_lock(self._folder):
                     if not self.path(epoch).exists():
                         self._write(epoch)
+            # Close the index that was opened first.
             if len(self._open) == _OPEN_INDEXES:
                 del self._open[next(iter(self._open))]
             self._open[epoch] = np.memmap(self.path(epoch), ROW, mode="r")
         return self._open[epoch]
 
     def discard_before(self, epoch: int) -> None:
-        """Removes the rows of earlier epochs from disk; they would be drawn again if they were read."""
-        if self._static_passes is None and epoch > self._first_kept:
-            self._first_kept = epoch
-            for path in self._folder.glob(f"{self._series}-epoch*.index"):
-                if int(path.stem.removeprefix(f"{self._series}-epoch")) < epoch:
-                    path.unlink(missing_ok=True)
+        """Removes the rows of earlier epochs from disk. If they are read again, they are drawn again."""
+        if self._static_passes is not None or epoch <= self._first_kept:
+            return
+        self._first_kept = epoch
+        for path in self._folder.glob(f"{self._series}-epoch*.index"):
+            if int(path.stem.removeprefix(f"{self._series}-epoch")) < epoch:
+                path.unlink(missing_ok=True)
 
     def _write(self, epoch: int) -> None:
+        """Draws an epoch and writes its rows, a block at a time."""
         passes = self._static_passes or 1
         with atomic_path(self.path(epoch)) as temporary, temporary.open("wb") as file:
             for number in range(epoch * passes, (epoch + 1) * passes):
                 for block in self._pairs.blocks(number):
                     file.write(block.view(np.uint8).data)
             if not file.tell():
-                raise UserError("no document makes a pre-training example: each has one token; give longer documents")
+                raise UserError(
+                    "No document makes a pre-training example, because each has a single token. Prepare a corpus with "
+                    "longer documents.",
+                    setting="corpus",
+                )

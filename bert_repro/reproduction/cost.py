@@ -10,14 +10,15 @@ from bert_repro.configs import FinetuningConfig, PretrainingConfig
 from bert_repro.configs.finetuning import SWEPT
 from bert_repro.configs.presets import ORIGINAL_VOCAB_SIZES
 from bert_repro.models.loading import load_config
+from bert_repro.pretraining.cost import pretraining_flops
 from bert_repro.pretraining.model import new_model_config
-from bert_repro.pretraining.run import resolve_phases
+from bert_repro.pretraining.schedule import resolve_phases
 from bert_repro.recipes import RECIPES
 from bert_repro.reproduction.size_presets import MEAN_TOKENS
 from bert_repro.reproduction.suite import PlannedRun
 from bert_repro.tasks import TASKS
 from bert_repro.tasks.data import SPLIT_ROWS
-from bert_repro.training.performance import estimated_times, flops_per_token, pretraining_flops
+from bert_repro.training.performance import estimated_times, flops_per_token
 
 
 @dataclass

@@ -1,11 +1,11 @@
-"""Checkpoints that survive a kill at any moment, and the best weights of a run so far.
+"""Checkpoints that survive a kill at any moment.
 
 A checkpoint is written next to the older ones under a temporary name, hashed into a manifest, flushed to disk and only
 then renamed to `step-N`. Whatever interrupts the writing leaves the older ones as they were. When a run resumes, every
-file is checked against the manifest; a damaged checkpoint is named and passed over for the next older one.
+file is compared with the manifest; a damaged checkpoint is named in a warning and the next older one is used.
 
-    checkpoints/step-N/config.json model.safetensors ...   a published folder: any loader of BERT reads it; with --peft
-                                                            the adapter alone
+    checkpoints/step-N/config.json model.safetensors ...   a published folder that any loader of BERT reads; with --peft
+                                                            only the adapter
                        trainer_state/optimizer.safetensors  Adam's state by parameter name
                        trainer_state/state.json             step, position in the data, gradient scaler
                        manifest.json                        SHA-256 of every file and of itself, versions, threads
@@ -18,9 +18,9 @@ import logging
 import platform
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import safetensors.torch
 import torch
@@ -28,36 +28,34 @@ from accelerate import Accelerator
 from torch import nn
 
 from bert_repro import __version__
-from bert_repro.configs import LOCATIONS, decides_result, require
-from bert_repro.errors import UserError
+from bert_repro.errors import UserError, flag
 from bert_repro.hub.export import write_pooling
 from bert_repro.models.loading import save_tokenizer
 from bert_repro.training import adapters
 from bert_repro.utils.files import (
-    BEST,
     CHECKPOINTS,
     MANIFEST,
     STEP,
     TRAINER_STATE,
     UNFINISHED,
     atomic_folder,
-    atomic_path,
     find_damage,
     remove_folder,
     step_of,
     write_json,
     write_manifest,
 )
-from bert_repro.utils.readers import redacted, shown
 
 if TYPE_CHECKING:
-    from bert_repro.training.batches import BatchSource
+    from bert_repro.training.best_model import BestModelState
+    from bert_repro.training.training_log import LogState
 
 logger = logging.getLogger("bert_repro")
 
 _LIBRARIES = ("torch", "transformers", "tokenizers", "datasets", "accelerate", "numpy", "safetensors")
 
-_OPTIMIZER, _STATE = f"{TRAINER_STATE}/optimizer.safetensors", f"{TRAINER_STATE}/state.json"
+_OPTIMIZER = f"{TRAINER_STATE}/optimizer.safetensors"
+_STATE = f"{TRAINER_STATE}/state.json"
 
 
 @dataclass(frozen=True)
@@ -70,8 +68,8 @@ class TrainerState:
         position: position in the data after `step`; JSON, understood by the run's batch source.
         scaler: state of the fp16 gradient scaler.
         data_fingerprint: the batch source's `data_fingerprint`.
-        settings: of the run, as `environment.stored_settings` returns them.
-        log: what `training_log` has added up since its last row, and the totals of the run.
+        settings: settings of the run, from `bert_repro.training.resume.stored_settings`.
+        log: sums of the training log since its last row, and the totals of the run.
         best: step, score and evaluations since then of `BestModel`.
     """
 
@@ -81,8 +79,8 @@ class TrainerState:
     scaler: dict[str, Any] | None = None
     data_fingerprint: dict[str, Any] | None = None
     settings: dict[str, Any] | None = None
-    log: dict[str, Any] | None = None
-    best: dict[str, Any] | None = None
+    log: "LogState | None" = None
+    best: "BestModelState | None" = None
 
 
 def save(
@@ -100,61 +98,86 @@ def save(
 
     Args:
         output_dir: folder of the run.
-        model: the complete, plain model; saved by its own `save_pretrained`.
-        optimizer_state: named by `named_state`; on the CPU, as what lies in XLA's memory cannot be written.
+        model: the complete, unwrapped model; it is saved by its own `save_pretrained`.
+        optimizer_state: tensors named by `named_state`, on the CPU, because XLA's memory cannot be written to a file.
         state: the rest of the run's state.
         tokenizer: saved with the model, so that the checkpoint is usable as it is.
         environment: versions, threads, processes; a change is reported when the run resumes.
         keep: number of checkpoints to keep, at least 1.
         pooling: see `bert_repro.hub.export.write_pooling`.
 
+    Returns:
+        The folder of the checkpoint.
+
     Raises:
         UserError: the disk is full or not writable; the older checkpoints are as they were.
     """
     target = output_dir / CHECKPOINTS / f"{STEP}{state.step}"
-    for prefix in UNFINISHED:  # of a killed process; one at a time writes in a run's folder
-        for left in target.parent.glob(f"{prefix}*"):
-            shutil.rmtree(left, ignore_errors=True)
+    # Left behind by a killed process. Only one process writes to a run's folder, so these are safe to delete.
+    for prefix in UNFINISHED:
+        for leftover in target.parent.glob(f"{prefix}*"):
+            shutil.rmtree(leftover, ignore_errors=True)
+
     with atomic_folder(target) as folder:
         (folder / TRAINER_STATE).mkdir()
-        adapters.save(model, folder) if adapters.is_adapted(model) else model.save_pretrained(folder)
+        if adapters.is_adapted(model):
+            adapters.save(model, folder)
+        else:
+            model.save_pretrained(folder)
         save_tokenizer(tokenizer, folder)
         write_pooling(model, folder, tokenizer, pooling)
         safetensors.torch.save_file(optimizer_state, folder / _OPTIMIZER)
         write_json(folder / _STATE, vars(state))
+        # Last, because it contains the digests of all other files.
         write_manifest(folder, environment)
-    # Later steps do not count: a damaged one that was passed over must not push out the one just written.
-    up_to_now = [path for path in _newest_first(output_dir) if (step_of(path) or 0) <= state.step]
+
+    # Checkpoints of later steps do not count towards `keep`. If the run resumed from this side of a damaged one, that
+    # one must not push out the one just written.
+    up_to_now = [path for path in newest_first(output_dir) if (step_of(path) or 0) <= state.step]
     for old in up_to_now[keep:]:
         remove_folder(old)
     return target
 
 
-def resumes(config: Any) -> bool:
-    """Returns whether a run resumes from a checkpoint: one is named, or `auto` finds any."""
-    wanted = config.resume_from_checkpoint
-    return wanted is not None and (wanted != "auto" or bool(_newest_first(Path(config.output_dir))))
+def find(output_dir: Path, name: str) -> Path:
+    """Returns the checkpoint to resume from.
 
-
-def find(output_dir: Path, wanted: str) -> Path:
-    """Returns the checkpoint to resume from: a named one, which must be valid, or the newest valid one for `latest` or
-    `auto`.
+    Args:
+        output_dir: folder of the run.
+        name: folder of a checkpoint, which must be valid; or `latest` or `auto` for the newest valid one.
 
     Raises:
         UserError: there is none, or the named one is damaged.
     """
-    if wanted not in ("latest", "auto"):
-        damage = find_damage(Path(wanted))
-        require(not damage, f"--resume_from_checkpoint {wanted}: {damage}; name another one or `latest`")
-        return Path(wanted)
-    for candidate in _newest_first(output_dir):
+    if name not in ("latest", "auto"):
+        damage = find_damage(Path(name))
+        if damage:
+            raise UserError(
+                f"{flag('resume_from_checkpoint', name)}: {damage}. Choose another checkpoint, or `latest`.",
+                setting="resume_from_checkpoint",
+            )
+        return Path(name)
+
+    for candidate in newest_first(output_dir):
         damage = find_damage(candidate)
         if not damage:
             return candidate
-        logger.warning("passing over %s: %s", candidate, damage)
+        logger.warning("Checkpoint %s is not used: %s", candidate, damage)
     raise UserError(
-        f"--resume_from_checkpoint {wanted}: no valid checkpoint in {output_dir / CHECKPOINTS}; start again without it"
+        f"{flag('resume_from_checkpoint', name)}: there is no valid checkpoint in {output_dir / CHECKPOINTS}. Leave "
+        "the flag out to start again.",
+        setting="resume_from_checkpoint",
     )
+
+
+def newest_first(output_dir: Path) -> list[Path]:
+    """Returns the folders of a run's checkpoints, valid or not, the latest step first."""
+    steps: list[tuple[int, Path]] = []
+    for path in (output_dir / CHECKPOINTS).glob(f"{STEP}*"):
+        step = step_of(path)
+        if step is not None:
+            steps.append((step, path))
+    return [path for _, path in sorted(steps, reverse=True)]
 
 
 def read_state(folder: Path) -> TrainerState:
@@ -162,46 +185,71 @@ def read_state(folder: Path) -> TrainerState:
     return TrainerState(**json.loads((folder / _STATE).read_text(encoding="utf-8")))
 
 
-def load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, environment: dict[str, Any]) -> None:
-    """Puts weights and optimizer state back; the rest of the state is `read_state`'s.
+def load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, environment: Mapping[str, Any]) -> None:
+    """Loads weights and optimizer state; the rest of the state comes from `read_state`.
 
     Args:
-        folder: a valid checkpoint, as `find` returns it.
+        folder: a valid checkpoint, from `find`.
         model: the unwrapped model, on its device.
-        optimizer: freshly built for that model.
-        environment: today's; each difference from the checkpoint's is reported, since bit-exactness ends there.
+        optimizer: a new optimizer of that model.
+        environment: the present environment. Each difference from the checkpoint's is reported, because equal bits are
+            only promised in an equal one.
 
     Raises:
         UserError: the weights or the optimizer state are those of another model or optimizer.
     """
     _load_weights(folder, model)
+
+    # The optimizer has its state from the beginning (`BertAdam`), so the names can be compared before anything is
+    # copied.
     saved = safetensors.torch.load_file(folder / _OPTIMIZER)
-    # An optimizer that creates its state with its first update has none yet, and would start again from nothing.
     own = dict(named_state(model, optimizer))
-    fault = (
-        f"{folder}: its optimizer state is not that of this run; resume with the same optimizer and trainable weights"
-    )
-    require(saved.keys() == own.keys(), fault)
+    if saved.keys() != own.keys():
+        raise UserError(
+            f"The optimizer state of {folder} is not that of this run. Resume with the same optimizer and the same "
+            "trainable weights.",
+            setting="resume_from_checkpoint",
+        )
     for name, value in own.items():
         value.copy_(saved[name])
-    before = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["environment"]
-    # What is run on, and of the versions only those that changed.
-    old, new = ({**found, **found.get("versions", {}), "versions": None} for found in (before, environment))
-    if changed := [name for name in {**old, **new} if old.get(name) != new.get(name)]:
-        found = ", ".join(f"{name} {new.get(name)} (was {old.get(name)})" for name in changed)
-        logger.warning("resuming with %s: the last bits may differ from those of an uninterrupted run", found)
+
+    manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    changes = _environment_changes(manifest["environment"], environment)
+    if changes:
+        logger.warning(
+            "Resuming with %s: the last bits may differ from those of an uninterrupted run.", ", ".join(changes)
+        )
 
 
 def _load_weights(folder: Path, model: Any) -> None:
-    name = adapters.WEIGHTS if adapters.is_adapted(model) else "model.safetensors"
-    require((folder / name).is_file(), f"{folder}: holds no {name}; resume with the same --peft as the run had")
-    if adapters.is_adapted(model):
+    is_adapted = adapters.is_adapted(model)
+    file_name = adapters.WEIGHTS if is_adapted else "model.safetensors"
+    if not (folder / file_name).is_file():
+        raise UserError(
+            f"{folder} has no {file_name}. Resume with the same {flag('peft')} as the run had.", setting="peft"
+        )
+    if is_adapted:
         missing, unexpected = adapters.load(model, folder)
     else:
-        missing, unexpected = model.load_state_dict(safetensors.torch.load_file(folder / name), strict=False)
+        missing, unexpected = model.load_state_dict(safetensors.torch.load_file(folder / file_name), strict=False)
+
+    # A tied weight is stored once, under another name.
     tied = set(getattr(model, "all_tied_weights_keys", None) or {})
-    if unexpected or set(missing) - tied:
-        raise UserError(f"{folder}: its weights are not those of this model (for example {(unexpected + missing)[0]})")
+    foreign = [*unexpected, *(name for name in missing if name not in tied)]
+    if foreign:
+        raise UserError(
+            f"The weights of {folder} are not those of this model, for example {foreign[0]}. Resume with the model "
+            "that the run had.",
+            setting="resume_from_checkpoint",
+        )
+
+
+def _environment_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Returns what has changed, each as text: name, new value, old value."""
+    old = {**before, **before.get("versions", {}), "versions": None}
+    new = {**now, **now.get("versions", {}), "versions": None}
+    changed = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+    return [f"{name} {new.get(name)} (was {old.get(name)})" for name in changed]
 
 
 def named_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, torch.Tensor]]:
@@ -212,7 +260,7 @@ def named_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[
 
 
 def drop_last(output_dir: Path, step: int) -> None:
-    """Removes the checkpoint of a run's last step, and the folder of checkpoints if that was the only one."""
+    """Removes the checkpoint of a run's last step, and the folder of checkpoints if it is then empty."""
     folder = output_dir / CHECKPOINTS
     if (folder / f"{STEP}{step}").is_dir():
         remove_folder(folder / f"{STEP}{step}")
@@ -220,28 +268,24 @@ def drop_last(output_dir: Path, step: int) -> None:
         folder.rmdir()
 
 
-def _newest_first(output_dir: Path) -> list[Path]:
-    steps = ((step_of(path), path) for path in (output_dir / CHECKPOINTS).glob(f"{STEP}*"))
-    return [path for _, path in sorted(((step, path) for step, path in steps if step is not None), reverse=True)]
-
-
 def find_non_finite(model: nn.Module) -> str | None:
-    """Returns the name of a parameter with a value that is not finite, or None."""
+    """Returns the name of a parameter that contains NaN or infinity, or None."""
     for name, parameter in model.named_parameters():
-        own = parameter.cpu() if parameter.device.type == "xla" else parameter  # there it would be one more graph
-        if not bool(torch.isfinite(own.detach()).all()):
+        # On XLA the check would be one more graph to compile.
+        values = parameter.cpu() if parameter.device.type == "xla" else parameter
+        if not bool(torch.isfinite(values.detach()).all()):
             return name
     return None
 
 
 def savable(model: nn.Module) -> nn.Module:
-    """Returns the model, or a copy on the CPU where files cannot be written from the device's memory (XLA)."""
+    """Returns the model, or a copy on the CPU if its device's memory cannot be written to files (XLA)."""
     if next(model.parameters()).device.type != "xla":
         return model
-    on_cpu = {
-        id(parameter): nn.Parameter(parameter.detach().cpu(), parameter.requires_grad)
-        for parameter in model.parameters()
-    }
+    # `deepcopy` takes these parameters from its memo in place of copying them on the device.
+    on_cpu: dict[int, Any] = {}
+    for parameter in model.parameters():
+        on_cpu[id(parameter)] = nn.Parameter(parameter.detach().cpu(), parameter.requires_grad)
     return copy.deepcopy(model, on_cpu)
 
 
@@ -256,172 +300,13 @@ def environment(accelerator: Accelerator) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Returns the versions of Python, this package and the libraries that decide numbers."""
-    found = {"python": platform.python_version(), "bert_repro": __version__}
-    return found | {name: importlib.metadata.version(name) for name in _LIBRARIES}
+    """Returns the versions of Python, this package and the libraries that influence numbers."""
+    own = {"python": platform.python_version(), "bert_repro": __version__}
+    return own | {name: importlib.metadata.version(name) for name in _LIBRARIES}
 
 
 def device_name(device: torch.device) -> str:
     """Returns the name of a GPU, or the type of another device."""
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-
-
-def stored_settings(config: Any) -> dict[str, Any]:
-    """Returns a run's settings as a checkpoint keeps them: plain JSON without secrets."""
-    return cast(dict[str, Any], json.loads(json.dumps(redacted(asdict(config)))))
-
-
-def require_same_data(folder: Path, state: TrainerState, source: "BatchSource", config: Any) -> None:
-    """Refuses to resume a run on other data, or with fewer steps than it has taken.
-
-    What a batch source makes of settings alone (the steps of each phase come from `max_steps` or `phases`) counts as
-    data too, unless `allow_changed_settings` lets those differ.
-
-    Args:
-        folder: the checkpoint, for messages.
-        state: as the checkpoint holds it.
-        source: the data of the resumed run.
-        config: its settings.
-
-    Raises:
-        UserError: names what differs.
-    """
-    for name, before in (state.data_fingerprint or {}).items():
-        now, is_setting = source.data_fingerprint.get(name), name in {"steps", *(state.settings or {})}
-        if now != before and not (is_setting and getattr(config, "allow_changed_settings", False)):
-            accepted = "accept another result with --allow_changed_settings"
-            raise UserError(
-                f"{folder}: its run had the {name} {before}, not {now}; resume with the data and settings that it "
-                f"had, or {accepted if is_setting else 'start again with --overwrite_output_dir'}"
-            )
-    _require_same_beginning(folder, state.step, state.data_fingerprint or {}, source.data_fingerprint)
-    if state.step > source.total_steps:
-        raise UserError(
-            f"{folder}: its run has taken {state.step} steps, and this one is to take {source.total_steps} in "
-            "all; ask for more, or resume from an earlier checkpoint"
-        )
-
-
-def _require_same_beginning(folder: Path, step: int, before: dict[str, Any], now: dict[str, Any]) -> None:
-    """Refuses phases in which the steps of a checkpoint were not taken: only the last one it is in may be longer."""
-    begin, phases_now = 0, [*now.get("steps", ()), *[0] * len(before.get("steps", ()))]
-    for number, (steps, steps_now) in enumerate(zip(before.get("steps", ()), phases_now, strict=False)):
-        taken = min(steps, step - begin)
-        begin += steps
-        if steps_now < taken or (step > begin and steps_now != steps):
-            raise UserError(
-                f"{folder}: it has taken {taken:,} steps of phases[{number}], which has {steps_now:,} now; keep the "
-                "phases and steps that were trained, or resume from an earlier checkpoint"
-            )
-
-
-def require_same_settings(folder: Path, before: dict[str, Any] | None, config: Any) -> None:
-    """Compares the settings of a run with those of the checkpoint that it resumes from, and reports all differences.
-
-    Args:
-        folder: the checkpoint, for messages.
-        before: what `stored_settings` returned.
-        config: today's settings.
-
-    Raises:
-        UserError: a setting that decides the result differs, and `allow_changed_settings` is not set.
-    """
-    now = stored_settings(config)
-    changed = [
-        (name, difference)
-        for name, value in (before or {}).items()
-        for difference in _differences(name, value, now.get(name, value))
-    ]
-    deciding = [
-        f"--{path} {shown(old)}, now {shown(new)}"
-        for name, (path, old, new) in changed
-        if decides_result(name) and name not in LOCATIONS
-    ]
-    if deciding and not getattr(config, "allow_changed_settings", False):
-        raise UserError(
-            f"{folder}: its run had {'; '.join(deciding)}; resume with the settings that it had, or accept another "
-            "result with --allow_changed_settings"
-        )
-    for name, (path, old, new) in changed:
-        if name not in {"resume_from_checkpoint", "output_dir", "overwrite_output_dir"}:
-            logger.info("resuming with --%s %s, was %s", path, shown(new), shown(old))
-
-
-def _differences(name: str, old: Any, new: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Yields what differs with its old and new value; of phases only the entries that do: `phases[1].steps`."""
-    if old == new:
-        return
-    lists = isinstance(old, list) and isinstance(new, list) and len(old) == len(new)
-    if not lists or not all(isinstance(entry, dict) for entry in old + new):
-        yield name, old, new
-        return
-    for number, (before, now) in enumerate(zip(old, new, strict=True)):
-        for entry in {**before, **now}:  # in the order of the configuration
-            yield from _differences(f"{name}[{number}].{entry}", before.get(entry), now.get(entry))
-
-
-class BestModel:
-    """Keeps the weights that scored best on dev, and stops when they no longer improve (not in the paper).
-
-    The weights are in OUTPUT/best/ until the run has ended. A checkpoint names the step of the best weights so far, and
-    their file stays until a later checkpoint names another, so a resumed run decides as an uninterrupted one.
-
-    Args:
-        output_dir: folder of the run.
-        metric: the metric that decides; higher is better.
-        patience: stop after this many evaluations in a row without a better score; None: never.
-    """
-
-    def __init__(self, output_dir: Path, metric: str, *, patience: int | None) -> None:
-        self.folder, self.metric = output_dir / BEST, metric
-        self.patience = patience
-        self.step, self.score, self.stale = 0, float("-inf"), 0
-
-    @property
-    def should_stop(self) -> bool:
-        """Whether `patience` evaluations in a row brought no better score."""
-        return self.patience is not None and self.stale >= self.patience
-
-    def state(self) -> dict[str, Any] | None:
-        """Returns what a checkpoint keeps; None before the first evaluation."""
-        return {"step": self.step, "score": self.score, "stale": self.stale} if self.step else None
-
-    def load(self, state: dict[str, Any] | None) -> None:
-        """Takes the state of a checkpoint, when the run resumes."""
-        if state:
-            self.step, self.score, self.stale = state["step"], state["score"], state["stale"]
-
-    def consider(self, metrics: Mapping[str, Any], step: int, model: torch.nn.Module, *, write: bool) -> None:
-        """Takes an evaluation, and keeps the weights when it is the best so far.
-
-        Args:
-            metrics: of the evaluation; equal on all processes.
-            step: optimizer steps taken.
-            model: the complete model.
-            write: whether this process writes.
-
-        Raises:
-            UserError: the disk is full or not writable.
-        """
-        if not metrics[self.metric] > self.score:  # NaN is not better
-            self.stale += 1
-            return
-        self.step, self.score, self.stale = step, metrics[self.metric], 0
-        if write:
-            with atomic_path(self._weights()) as path:
-                safetensors.torch.save_model(savable(model), str(path))
-
-    def forget_others(self) -> None:
-        """Removes weights that neither the newest checkpoint nor this run names any more."""
-        for path in self.folder.glob("*.safetensors"):
-            if path != self._weights():
-                path.unlink(missing_ok=True)
-
-    def restore(self, model: torch.nn.Module) -> None:
-        """Loads the best weights into the model; without an evaluation it changes nothing."""
-        if self.step:
-            safetensors.torch.load_model(model, str(self._weights()))
-            logger.info("weights of step %d, the best on dev: %s %.4f", self.step, self.metric, self.score)
-
-    def _weights(self) -> Path:
-        return self.folder / f"{STEP}{self.step}.safetensors"
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return device.type

@@ -7,7 +7,7 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from bert_repro.configs import OptimizerConfig
+from bert_repro.configs import OptimizerConfig, TrainingSettings
 
 # With beta2 = 0.999 both bias corrections, 1 - beta**step, are exactly 1 in float32 from step 2**15 on; float32 counts
 # steps exactly up to 2**24, so a run of 15 million steps fits above this start.
@@ -48,33 +48,40 @@ class LazyBertAdam(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Makes one update."""
+        """Makes one update. A closure, which PyTorch's optimizers may call, is not used."""
+        del closure
         for group in self.param_groups:
-            (beta1, beta2), eps = group["betas"], group["eps"]
-            # Learning rate and corrections go to the device as an array: a number would be part of the graph, which
-            # would be compiled again at every step.
+            beta1, beta2 = group["betas"]
+            # Learning rate and corrections go to the device as an array. A number would be part of the graph, which
+            # would then be compiled again at every step.
             scales: dict[float, torch.Tensor] = {}
             for parameter in group["params"]:
                 if parameter.grad is None:
                     continue
-                state, grad = self.state[parameter], parameter.grad
+                state = self.state[parameter]
+                grad = parameter.grad
                 step = float(state["step"].add_(1))
                 if step not in scales:
                     numbers = [group["lr"], 1 - beta1**step, 1 - beta2**step]
                     scales[step] = torch.tensor(numbers, device=parameter.device)
-                lr, correction1, correction2 = scales[step].unbind()
+                learning_rate, correction1, correction2 = scales[step].unbind()
+
+                # Adam's averages, then decoupled weight decay and the update.
                 mean = state["exp_avg"].lerp_(grad, 1 - beta1) / correction1
                 square = state["exp_avg_sq"].mul_(beta2).addcmul_(grad, grad, value=1 - beta2) / correction2
-                parameter.mul_(1 - lr * group["weight_decay"]).sub_(lr * mean / (square.sqrt() + eps))
+                update = mean / (square.sqrt() + group["eps"])
+                parameter.mul_(1 - learning_rate * group["weight_decay"]).sub_(learning_rate * update)
 
 
 def _start_state(optimizer: torch.optim.Optimizer, bias_correction: bool) -> None:
+    """Creates the state of all parameters, which PyTorch's optimizers create at their first update."""
     start = 0.0 if bias_correction else _UNCORRECTED_STEP
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             device = parameter.device
-            # For XLA the averages are created on the CPU: on the device they would be constants of the first update's
-            # graph, and the second be compiled again. The step count stays there, as it is read at every update.
+            # For XLA the averages are created on the CPU. On the device they would be constants of the first update's
+            # graph, and the second update would be compiled again. The step count stays on the CPU, because it is read
+            # at every update.
             optimizer.state[parameter] = {
                 "step": torch.full((), start, dtype=torch.float32, device="cpu" if device.type == "xla" else device),
                 "exp_avg": torch.zeros_like(parameter, device="cpu").to(device),
@@ -83,42 +90,54 @@ def _start_state(optimizer: torch.optim.Optimizer, bias_correction: bool) -> Non
 
 
 def parameter_groups(model: nn.Module, weight_decay: float, layer_decay: float = 1.0) -> list[dict[str, Any]]:
-    """Returns groups of the trainable parameters: decayed, and not decayed (biases and LayerNorm).
+    """Returns the trainable parameters in groups: with weight decay, and without (biases and LayerNorm).
 
     Args:
         model: any module; tied parameters count once.
-        weight_decay: weight decay of the first group.
-        layer_decay: below 1, every layer is a pair of groups whose learning rate is this times that of the layer above
-            it (`lr_scale`): the top layer's once, the embeddings' once for each layer and once more.
+        weight_decay: weight decay of the first kind of group.
+        layer_decay: below 1, each layer has groups of its own, and their learning rate is this fraction of that of the
+            layer above (`lr_scale`). The head has the full learning rate, the top layer `layer_decay` times that, the
+            embeddings of a model with L layers `layer_decay ** (L + 1)`.
 
     Source: optimization.py of google-research/bert (`exclude_from_weight_decay`); embeddings are decayed.
     """
-    layer_norms = {
-        id(parameter)
-        for module in model.modules()
-        if isinstance(module, nn.LayerNorm)
-        for parameter in module.parameters(recurse=False)
-    }
+    layer_norm_parameters: set[int] = set()
+    for module in model.modules():
+        if isinstance(module, nn.LayerNorm):
+            layer_norm_parameters.update(id(parameter) for parameter in module.parameters(recurse=False))
+
+    # Group by depth and by whether weight decay applies. Without layer decay all depths are 0.
     depths = layer_depths(model) if layer_decay != 1 else {}
     groups: dict[tuple[int, bool], list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
-        if parameter.requires_grad:
-            exempt = id(parameter) in layer_norms or name.rsplit(".", 1)[-1].startswith("bias")
-            groups.setdefault((depths.get(name, 0), exempt), []).append(parameter)
-    return [
-        {"params": groups[depth, exempt], "weight_decay": 0.0 if exempt else weight_decay}
-        | ({"lr_scale": layer_decay**depth} if depths else {})
-        for depth, exempt in sorted(groups)
-    ]
+        if not parameter.requires_grad:
+            continue
+        is_bias = name.rsplit(".", 1)[-1].startswith("bias")
+        is_exempt = is_bias or id(parameter) in layer_norm_parameters
+        groups.setdefault((depths.get(name, 0), is_exempt), []).append(parameter)
+
+    options: list[dict[str, Any]] = []
+    for depth, is_exempt in sorted(groups):
+        group = {"params": groups[depth, is_exempt], "weight_decay": 0.0 if is_exempt else weight_decay}
+        if depths:
+            group["lr_scale"] = layer_decay**depth
+        options.append(group)
+    return options
 
 
 def layer_depths(model: nn.Module) -> dict[str, int]:
-    """Returns how deep each parameter of a BERT lies: 0 the head and pooler, 1 the top layer, L + 1 the embeddings."""
-    layers = int(cast(Any, model).config.num_hidden_layers)
-    depths = {}
+    """Returns the depth of each parameter of a BERT: 0 for head and pooler, 1 for the top layer, L + 1 for "
+    "embeddings."""
+    num_layers = int(cast(Any, model).config.num_hidden_layers)
+    depths: dict[str, int] = {}
     for name, _ in model.named_parameters():
-        found = re.search(r"\bencoder\.layer\.(\d+)\.", name)
-        depths[name] = layers - int(found[1]) if found else (layers + 1 if "embeddings." in name else 0)
+        layer = re.search(r"\bencoder\.layer\.(\d+)\.", name)
+        if layer:
+            depths[name] = num_layers - int(layer[1])
+        elif "embeddings." in name:
+            depths[name] = num_layers + 1
+        else:
+            depths[name] = 0
     return depths
 
 
@@ -127,7 +146,7 @@ def freeze(model: nn.Module, layers: int) -> None:
 
     Args:
         model: a model with an encoder.
-        layers: how many layers; 0 freezes the embeddings alone.
+        layers: number of layers, from the bottom; 0 freezes the embeddings alone.
     """
     depths = layer_depths(model)
     total = int(cast(Any, model).config.num_hidden_layers)
@@ -136,10 +155,18 @@ def freeze(model: nn.Module, layers: int) -> None:
             parameter.requires_grad_(False)
 
 
-def build_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
-    """Returns BERT's optimizer for the trainable parameters of `model`, which must already be on its device."""
+def build_optimizer(
+    model: nn.Module, config: OptimizerConfig | TrainingSettings, layer_decay: float = 1.0
+) -> torch.optim.Optimizer:
+    """Returns BERT's optimizer for the trainable parameters of a model.
+
+    Args:
+        model: a model that is already on its device.
+        config: Adam's settings.
+        layer_decay: see `parameter_groups`.
+    """
     device = next(model.parameters()).device
-    groups = parameter_groups(model, config.weight_decay, getattr(config, "layerwise_lr_decay", 1.0))
+    groups = parameter_groups(model, config.weight_decay, layer_decay)
     options: dict[str, Any] = {
         "lr": config.learning_rate,
         "betas": (config.adam_beta1, config.adam_beta2),
@@ -151,36 +178,38 @@ def build_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Op
 
 
 def accurate_norm(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
-    """Returns the norm of all tensors together: of each row, then of the rows.
+    """Returns the norm of all tensors together, computed as the norm of the norms of their rows.
 
-    On a CPU the float32 norm of a large matrix in one piece is off by up to 1e-3, since it is added up in float32 by a
-    few long sums; this is off by 2e-7.
+    On a CPU the float32 norm of a large matrix in one piece is off by up to 1e-3, because it is added up in float32 by
+    a few long sums. This one is off by 2e-7.
     """
-    norms = []
+    norms: list[torch.Tensor] = []
     for tensor in tensors:
-        rows = torch.linalg.vector_norm(tensor, dim=-1) if tensor.ndim > 1 else tensor
+        rows = tensor if tensor.ndim <= 1 else torch.linalg.vector_norm(tensor, dim=-1)
         norms.append(torch.linalg.vector_norm(rows))
     return cast(torch.Tensor, torch.linalg.vector_norm(torch.stack(norms)))
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, value: float) -> None:
-    """Gives every parameter group the learning rate, times its own `lr_scale` where it has one."""
+    """Sets the learning rate of every parameter group, times the group's own `lr_scale` if it has one."""
     for group in optimizer.param_groups:
         group["lr"] = value * group.get("lr_scale", 1.0)
 
 
-def warmup_steps(config: OptimizerConfig, total_steps: int) -> int:
-    """Returns the length of the warm-up in steps: `warmup_steps` where given, else the ratio's share, rounded down."""
-    return int(total_steps * config.warmup_ratio) if config.warmup_steps is None else config.warmup_steps
+def warmup_steps(config: OptimizerConfig | TrainingSettings, total_steps: int) -> int:
+    """Returns the length of the warm-up in steps: `warmup_steps` if set, else `warmup_ratio` of all, rounded down."""
+    if config.warmup_steps is not None:
+        return config.warmup_steps
+    return int(total_steps * config.warmup_ratio)
 
 
-def learning_rate(step: int, config: OptimizerConfig, total_steps: int) -> float:
+def learning_rate(step: int, config: OptimizerConfig | TrainingSettings, total_steps: int) -> float:
     """Returns the learning rate of one step: linear warm-up from 0, then linear decay to 0.
 
     Args:
         step: number of updates already made, so the first step has learning rate 0 when there is a warm-up.
-        config: peak learning rate, warm-up, and `decay_from`: the decay is measured from step 0 (as in the original
-            implementation, where it falls a little when the warm-up ends) or from the end of the warm-up.
+        config: peak learning rate, warm-up, and `decay_from`. The decay is measured from step 0 (as in the original
+            implementation, where the rate drops a little when the warm-up ends) or from the end of the warm-up.
         total_steps: steps of the run, all phases together.
     """
     warmup = warmup_steps(config, total_steps)

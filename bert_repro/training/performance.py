@@ -1,153 +1,166 @@
-"""How much a run computes and how fast its device is: FLOPs of training, the peak of a device, settings of a CPU.
+"""How much a run computes and how fast its device is: FLOPs of training, the peak of a device, its precision.
 
-FLOPs counted are the matrix products of real tokens, a multiply-add as two FLOPs. Not counted: padding, embedding
-look-ups, LayerNorm, activations, the pooler and the optimizer (together under 1% at the paper's sizes). A run's
-speed is shown as a share of the measured peak (MFU).
+The matrix products of real tokens are counted, a multiply-add as two FLOPs. Not counted: padding, embedding look-ups,
+LayerNorm, activations, the pooler and the optimizer (together under 1% at the paper's sizes). A run's speed is shown as
+a share of the measured peak (MFU).
 """
 
-import ctypes
 import itertools
 import logging
-import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from accelerate.utils import is_torch_xla_available, parse_flag_from_env
 
-from bert_repro.configs import Phase, PretrainingConfig
-from bert_repro.configs.presets import tokens_including_padding
+from bert_repro.errors import flag
 from bert_repro.results import TrainResults
 
 logger = logging.getLogger("bert_repro")
-_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # malloc.h
-_KERNEL_CACHES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")  # oneDNN's own and PyTorch's on top of it
+
+_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+_PRODUCT_SIZES = {"cpu": 1024, "cuda": 8192}  # rows and columns of the measured product, by device
+_PRODUCT_SIZE_ELSEWHERE = 2048
+_MOST_PRODUCTS = 50
+_SECONDS_OF_PRODUCTS = 0.5
+
+# Share of a device's peak that a run reaches, for estimates.
+_SHARES_HERE = (0.6, 0.3)
+_SHARE_OF_MAKERS_FIGURE = 0.4
+
+
+class HasPrecision(Protocol):
+    """A configuration with `mixed_precision`."""
+
+    @property
+    def mixed_precision(self) -> str:
+        """Precision of the run, `auto` included."""
+
+
+C = TypeVar("C", bound=HasPrecision)
 
 
 def measured_peak(device: torch.device, mixed_precision: str) -> float:
     """Measures the FLOPs per second of a large matrix product on this device, in the run's precision.
 
-    A published peak is rarely reached by any product, and unknown for most processors; this takes half a second,
-    where a processor emulates bfloat16 five. The data are random, as constant data let a chip run faster than a model
-    can, one product warms up, the fastest of up to fifty counts, and on an accelerator several are timed together.
+    A published peak is rarely reached by any product, and is unknown for most processors. Measuring takes half a
+    second, or five on a processor that emulates bfloat16. The data are random, because constant data let a chip run
+    faster than a model can. The fastest of up to fifty products counts.
 
     Args:
         device: where the run computes.
         mixed_precision: `no`, `bf16` or `fp16`.
     """
-    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(mixed_precision, torch.float32)
-    size = {"cpu": 1024, "cuda": 8192}.get(device.type, 2048)
-    generator = torch.Generator().manual_seed(0)  # of its own: a run's random numbers must not depend on this
-    left, right = (torch.randn(size, size, generator=generator).to(device, dtype) for _ in range(2))
-    first = _seconds(left, right)
-    return 2 * size**3 / min(first, *(_seconds(left, right) for _ in range(min(50, 1 + int(0.5 / first)))))
-
-
-def resolve_precision(config: Any) -> Any:
-    """Returns the settings of a run with `mixed_precision` auto as what it is on this device: bf16 where that is fast.
-
-    Fast are TPUs, GPUs from Ampere on and processors with instructions for bfloat16. Others emulate it: with AVX2
-    alone, a product takes 150 times as long as in float32. Where bf16 was asked for there, a warning says so.
-    """
-    gpu = torch.cuda.is_available() and not parse_flag_from_env("ACCELERATE_USE_CPU")
-    # Processors with AMX have the instructions of AVX-512 too.
-    fast = torch.cuda.get_device_capability() >= (8, 0) if gpu else torch.cpu._is_avx512_bf16_supported()
-    fast = fast or is_torch_xla_available(check_is_tpu=True)
-    if config.mixed_precision == "bf16" and not fast:
-        logger.warning("--mixed_precision bf16: this device may emulate it, many times as slow; auto avoids that")
-    return config if config.mixed_precision != "auto" else replace(config, mixed_precision="bf16" if fast else "no")
-
-
-def prepare_cpu() -> None:
-    """Sets this process up for the speed of a CPU.
-
-    Batches without padding have ever changing numbers of tokens, for each of which oneDNN makes kernels of up to 3 MiB:
-    the thousand that are kept by default grow to gigabytes. A step uses some two hundred again. This has an effect only
-    before the process's first product, and where the environment does not say how many.
-    """
-    for name in _KERNEL_CACHES:
-        os.environ.setdefault(name, "256")
-    use_fast_float32()
-    keep_freed_memory()
-
-
-def use_fast_float32() -> None:
-    """Lets oneDNN do float32 products where it keeps float32 accuracy (twice as fast on some AMD processors).
-
-    "medium" allows bfloat16 products on processors that have them, so it is kept only where a trial product against
-    float64 shows an error that bfloat16 cannot reach.
-    """
-    torch.set_float32_matmul_precision("medium")
+    dtype = _DTYPES.get(mixed_precision, torch.float32)
+    size = _PRODUCT_SIZES.get(device.type, _PRODUCT_SIZE_ELSEWHERE)
+    # A generator of its own: the run's random numbers must not depend on this measurement.
     generator = torch.Generator().manual_seed(0)
-    left, right = (torch.randn(256, 256, generator=generator) for _ in range(2))
-    exact = left.double() @ right.double()
-    error = ((left @ right).double() - exact).abs().max() / exact.abs().max()
-    if error > 1e-5:
-        torch.set_float32_matmul_precision("highest")
+    left = torch.randn(size, size, generator=generator).to(device, dtype)
+    right = torch.randn(size, size, generator=generator).to(device, dtype)
+
+    # The first product warms up, and its time decides how many follow.
+    fastest = _seconds(left, right)
+    for _ in range(min(_MOST_PRODUCTS, 1 + int(_SECONDS_OF_PRODUCTS / fastest))):
+        fastest = min(fastest, _seconds(left, right))
+    return 2 * size**3 / fastest
 
 
-def keep_freed_memory() -> bool:
-    """Lets glibc keep what is freed for the next allocation, in this process, for the rest of its life.
+def resolve_precision(config: C) -> C:
+    """Returns the settings of a run with `mixed_precision` "auto" replaced: bf16 if it is fast on this device, else no.
 
-    By default it gives large blocks back to the system at once, and every step begins with millions of page faults for
-    gradients and activations as large as those of the step before: a fifth of the time of a step of BERT-base. The peak
-    of memory is what it was; between the peaks it is not given back.
-
-    Returns:
-        Whether there is such a C library.
+    It is fast on TPUs, GPUs from Ampere on, and processors with instructions for bfloat16. Others emulate it: with AVX2
+    alone, a product takes 150 times as long as in float32. If bf16 was asked for there, a warning says so.
     """
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError, TypeError):
-        return False
-    # No block is mapped on its own, and the top of the heap is never trimmed.
-    return bool(mallopt(_M_MMAP_MAX, 0) and mallopt(_M_TRIM_THRESHOLD, -1))
+    is_fast = _has_fast_bfloat16()
+    if config.mixed_precision == "bf16" and not is_fast:
+        logger.warning(
+            "%s: this device may emulate bfloat16, which is many times slower. %s avoids that.",
+            flag("mixed_precision", "bf16"),
+            flag("mixed_precision", "auto"),
+        )
+    if config.mixed_precision != "auto":
+        return config
+    # mypy: every configuration is a dataclass.
+    return replace(config, mixed_precision="bf16" if is_fast else "no")  # type: ignore[type-var]
+
+
+def _has_fast_bfloat16() -> bool:
+    if is_torch_xla_available(check_is_tpu=True):
+        return True
+    if torch.cuda.is_available() and not parse_flag_from_env("ACCELERATE_USE_CPU"):
+        return torch.cuda.get_device_capability() >= (8, 0)
+    # Processors with AMX have the instructions of AVX-512 too.
+    return bool(torch.cpu._is_avx512_bf16_supported())
 
 
 def _seconds(left: torch.Tensor, right: torch.Tensor) -> float:
     """Returns seconds per product."""
+    # An accelerator computes while this process continues, so several products are timed together.
+    count = 1 if left.device.type == "cpu" else 10
     began = time.perf_counter()
-    count = 1 if left.device.type == "cpu" else 10  # elsewhere a call returns before the device is done
     for _ in range(count):
         product = left @ right
-    float(product[0, 0])  # waits for the device
+    # Reading a number waits for the device.
+    float(product[0, 0])
     return (time.perf_counter() - began) / count
 
 
-# Dense, in 16 bits (bfloat16 where the device has it) and in 32, from the makers' data sheets.
-PUBLISHED_TFLOPS = {"t4": (65.0, 8.1), "rtx4090": (165.2, 82.6), "a100": (312.0, 19.5), "h100 or h200": (989.4, 66.9)}
+class MakersPeak(NamedTuple):
+    """Dense TFLOP/s of a device, from its maker's data sheet.
+
+    Args:
+        half: in 16 bits; bfloat16 if the device has it.
+        single: in 32 bits.
+    """
+
+    half: float
+    single: float
+
+
+PUBLISHED_TFLOPS = {
+    "t4": MakersPeak(65.0, 8.1),
+    "rtx4090": MakersPeak(165.2, 82.6),
+    "a100": MakersPeak(312.0, 19.5),
+    "h100 or h200": MakersPeak(989.4, 66.9),
+}
 
 
 def estimated_times(flops: float, mixed_precision: str, devices: int) -> list[str]:
-    """Estimates, as two lines of text, how long some FLOPs take here and on devices of makers.
+    """Estimates, as two lines of text, how long a run takes here and on named devices.
 
     Args:
-        flops: of the complete run.
+        flops: FLOPs of the complete run.
         mixed_precision: `no`, `bf16` or `fp16`.
-        devices: how many share the work.
+        devices: number of devices that share the work.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     peak = measured_peak(device, mixed_precision)
-    low, high = (format_hours(flops / (peak * devices * share)) for share in (0.6, 0.3))
-    seconds = {
-        name: flops / (fast[mixed_precision == "no"] * 4e11 * devices) for name, fast in PUBLISHED_TFLOPS.items()
-    }
+    shortest, longest = (format_hours(flops / (peak * devices * share)) for share in _SHARES_HERE)
+
+    elsewhere: list[str] = []
+    for name, published in PUBLISHED_TFLOPS.items():
+        tflops = published.single if mixed_precision == "no" else published.half
+        seconds = flops / (tflops * 1e12 * _SHARE_OF_MAKERS_FIGURE * devices)
+        elsewhere.append(f"{name} {format_hours(seconds)}")
     return [
-        f"time      estimated: {low} to {high}, at 60% to 30% of the {peak / 1e12:.2f} TFLOP/s that a large matrix "
-        f"product reaches here ({device.type})",
-        f"          estimated on {devices} x, at 40% of the maker's figure: "
-        + ", ".join(f"{name} {format_hours(time)}" for name, time in seconds.items()),
+        f"time      estimated: {shortest} to {longest}, at 60% to 30% of the {peak / 1e12:.2f} TFLOP/s that a large "
+        f"matrix product reaches here ({device.type})",
+        f"          estimated on {devices} x, at 40% of the maker's figure: {', '.join(elsewhere)}",
     ]
 
 
 def format_hours(seconds: float) -> str:
     """Returns a duration in minutes, hours or days."""
     hours = seconds / 3600
+    if seconds < 60:
+        return "under a minute"
     if hours < 2:
-        return f"{seconds / 60:.0f} minutes" if seconds >= 60 else "under a minute"
-    return f"{hours:,.0f} hours" if hours < 72 else f"{hours / 24:,.0f} days"
+        return f"{seconds / 60:.0f} minutes"
+    if hours < 72:
+        return f"{hours:,.0f} hours"
+    return f"{hours / 24:,.0f} days"
 
 
 def flops_per_token(
@@ -183,46 +196,40 @@ def flops_per_token(
     return 3 * forward
 
 
-def pretraining_flops_per_token(model_config: Any, config: PretrainingConfig, length: int) -> float:
-    """Returns the useful FLOPs per token at a sequence length (`flops_per_token`); 0 for adapters, not counted."""
-    if config.peft:
-        return 0.0
-    return flops_per_token(
-        model_config.num_hidden_layers,
-        model_config.hidden_size,
-        model_config.vocab_size,
-        (length + 1) / 2 if config.left_to_right else length,
-        intermediate_size=model_config.intermediate_size,
-        predicted_fraction=1.0 if config.left_to_right else config.masked_lm_prob,
-    )
-
-
-def pretraining_flops(model_config: Any, config: PretrainingConfig, phases: Sequence[Phase]) -> float:
-    """Returns the useful FLOPs of all phases of a pre-training; 0 for adapters, not counted."""
-    return sum(
-        tokens_including_padding([phase]) * pretraining_flops_per_token(model_config, config, phase.max_seq_length)
-        for phase in phases
-    )
-
-
 def training_totals(rows: Sequence[Mapping[str, Any]]) -> TrainResults:
     """Sums up the rows of a train_log.jsonl, all parts of a resumed run together.
 
     Returns:
-        `tokens` (real ones, no padding), `seconds` (of training, evaluations on the way included) and, in pre-training,
-        `flops` to three digits; `mfu`, the mean over the seconds whose rows have it. Empty without rows.
+        `tokens` (without padding), `seconds` (of training, evaluations on the way included) and, in pre-training,
+        `flops` to three digits and `mfu`, the mean over the seconds whose rows have a possible one. Empty without rows.
     """
-    trained = [row for row in rows if row.get("tokens") is not None and row.get("seconds") is not None]
-    if not trained:
+    training_rows = [row for row in rows if row.get("tokens") is not None and row.get("seconds") is not None]
+    if not training_rows:
         return {}
-    totals: TrainResults = {"tokens": trained[-1]["tokens"], "seconds": round(trained[-1]["seconds"], 1)}
-    if trained[-1].get("flops"):
-        totals["flops"] = float(f"{trained[-1]['flops']:.3g}")
-    seconds, shares = 0.0, 0.0
-    for before, row in itertools.pairwise([{"tokens": 0}, *trained]):
-        if row.get("mfu") and row.get("tokens_per_second"):
-            taken = (row["tokens"] - before["tokens"]) / row["tokens_per_second"]
-            seconds, shares = seconds + taken, shares + taken * row["mfu"]
+    last = training_rows[-1]
+    totals: TrainResults = {"tokens": last["tokens"], "seconds": round(last["seconds"], 1)}
+    if last.get("flops"):
+        totals["flops"] = float(f"{last['flops']:.3g}")
+
+    # Weight each row's MFU by the seconds that its tokens took.
+    seconds = 0.0
+    weighted_mfu = 0.0
+    for before, row in itertools.pairwise([{"tokens": 0}, *training_rows]):
+        mfu = possible_mfu(row.get("mfu"))
+        if mfu and row.get("tokens_per_second"):
+            row_seconds = (row["tokens"] - before["tokens"]) / row["tokens_per_second"]
+            seconds += row_seconds
+            weighted_mfu += row_seconds * mfu
     if seconds:
-        totals["mfu"] = float(f"{shares / seconds:.3g}")
+        totals["mfu"] = float(f"{weighted_mfu / seconds:.3g}")
     return totals
+
+
+def possible_mfu(mfu: float | None) -> float | None:
+    """Returns the MFU, or None if it exceeds 1.
+
+    No run is faster than its device. An MFU above 1 means that something else slowed the measurement of the peak.
+    """
+    if mfu is None or mfu > 1:
+        return None
+    return mfu

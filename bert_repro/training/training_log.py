@@ -1,43 +1,56 @@
-"""train_log.jsonl, the progress bar and experiment trackers: what a run reports while it trains."""
+"""train_log.jsonl and the progress bar: what a run reports while it trains.
+
+A row of training has the means over the steps since the row before; a row of an evaluation has its metrics, each named
+`eval_...`. Rows are also sent to trackers (`trackers`).
+"""
 
 import json
 import logging
 import math
 import sys
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypedDict
 
 import torch
 from accelerate import Accelerator
-from accelerate.tracking import get_available_trackers
 from tqdm.auto import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
-from bert_repro.configs import RunConfig
+from bert_repro.configs import RunConfig, TrainingSettings
 from bert_repro.errors import UserError
 from bert_repro.training.batches import Step
 from bert_repro.training.checkpoint import TrainerState
-from bert_repro.training.performance import measured_peak
+from bert_repro.training.performance import measured_peak, possible_mfu
+from bert_repro.training.trackers import report
 from bert_repro.utils.files import TRAIN_LOG, disk_errors, write_text
-from bert_repro.utils.readers import first_line, redacted, without_machine_paths
 
 logger = logging.getLogger("bert_repro")
-_SHOWN = ("loss", "mlm_loss", "nsp_loss")
+
+_IN_PROGRESS_BAR = ("loss", "mlm_loss", "nsp_loss")
+_BAR_SECONDS = 0.1  # between two updates of the bar
+_BAR_SECONDS_IN_FILES = 10.0  # In a log file each update is a line.
+_MOST_STEPS_PER_ROW = 10  # by default
+_ROWS_PER_RUN = 100  # by default
+
+# The numbers of a step after its losses and accuracies, in this order: read by `StepResult`, written by the trainer.
+TOKENS = "tokens"
+STOP_REQUESTS = "stop requests"
+GRADIENT_NORM = "grad_norm"
 
 
 @dataclass
-class TakenStep:
-    """A step whose update is made, or on its way, and whose metrics may not have been read.
+class StepResult:
+    """The numbers of a step whose update is made, or on its way. They stay on the device until they are read.
 
     Args:
-        step: what was asked.
+        step: the step.
         before: the run's state before it.
-        names: loss terms and accuracies.
-        values: theirs, tokens, wishes to stop and the gradient norm; on the device until `copy_to_host`.
-        learning_rate: used.
+        names: names of the numbers: loss terms, accuracies, `TOKENS`, `STOP_REQUESTS`, `GRADIENT_NORM`.
+        values: the numbers, of the global batch.
+        learning_rate: learning rate of the update.
     """
 
     step: Step
@@ -46,7 +59,7 @@ class TakenStep:
     values: torch.Tensor
     learning_rate: float = 0.0
     _copied: torch.cuda.Event | None = None
-    _numbers: list[float] | None = None
+    _numbers: dict[str, float] | None = None
 
     def copy_to_host(self) -> None:
         """Starts the copy that `numbers` waits for."""
@@ -57,203 +70,286 @@ class TakenStep:
             self._copied.record()
 
     @property
-    def numbers(self) -> list[float]:
-        """The values; waits for the device."""
+    def numbers(self) -> dict[str, float]:
+        """The numbers by name; waits for the device."""
         if self._numbers is None:
             if self._copied is not None:
                 self._copied.synchronize()
-            self._numbers = self.values.tolist()
+            self._numbers = dict(zip(self.names, self.values.tolist(), strict=True))
         return self._numbers
 
     @property
     def norm(self) -> float:
         """Gradient norm before clipping."""
-        return self.numbers[-1]
+        return self.numbers[GRADIENT_NORM]
 
     @property
     def stop(self) -> bool:
-        """Whether any process wanted to stop."""
-        return self.numbers[-2] > 0
+        """Whether a process was asked to stop."""
+        return self.numbers[STOP_REQUESTS] > 0
 
     def losses(self) -> dict[str, float]:
         """Returns each loss term of the global batch."""
-        named = dict(zip(self.names, self.numbers, strict=False))
-        return {term: named[term] for term in self.step.totals}
+        return {term: self.numbers[term] for term in self.step.totals}
 
     def metrics(self) -> dict[str, float]:
-        """Returns losses, accuracies, gradient norm, learning rate, tokens, FLOPs."""
-        tokens = int(self.numbers[-3])
-        metrics = dict(zip(self.names, self.numbers, strict=False)) | {"grad_norm": self.norm}
-        metrics |= {"loss": sum(self.losses().values()), "learning_rate": self.learning_rate}
-        return metrics | {"tokens": tokens, "flops": tokens * self.step.flops_per_token}
+        """Returns losses, accuracies, gradient norm, learning rate, tokens and FLOPs."""
+        tokens = int(self.numbers[TOKENS])
+        metrics = {name: value for name, value in self.numbers.items() if name not in (TOKENS, STOP_REQUESTS)}
+        metrics["loss"] = sum(self.losses().values())
+        metrics["learning_rate"] = self.learning_rate
+        metrics[TOKENS] = tokens
+        metrics["flops"] = tokens * self.step.flops_per_token
+        return metrics
+
+
+class LogState(TypedDict):
+    """The part of a checkpoint that the log continues from.
+
+    `window` has the metrics of each step since the last row, `tokens` and `flops` those of the rows so far, `seconds`
+    the time of the run and `window_seconds` the time since the last row.
+    """
+
+    window: list[dict[str, float | None]]
+    tokens: int
+    flops: float
+    seconds: float
+    window_seconds: float
 
 
 class TrainingLog:
-    """Writes what training and evaluation report, on the main process; the others only measure the peak with it.
+    """Writes the log on the main process; the other processes only measure the device's peak together with it.
 
-    What it has added up since its last row is part of a checkpoint (`state`), so a resumed run writes the rows that an
+    Its sums since the last row are part of a checkpoint (`state`), so a resumed run writes the rows that an
     uninterrupted one would have written.
 
     Args:
         accelerator: knows the main process and the trackers.
-        config: output folder and logging interval.
+        config: output folder, logging interval, precision.
         total: steps of the run.
-        on_row: called with every row, on the main process.
+        on_row: called with every row of training, on the main process.
+
+    Attributes:
+        every: steps between two rows.
+        total: steps of the run; a run with a time limit changes it.
+        tokens: tokens of all rows so far, without padding.
     """
 
     def __init__(
         self,
         accelerator: Accelerator,
-        config: RunConfig,
+        config: RunConfig | TrainingSettings,
         total: int,
         *,
         on_row: Callable[[dict[str, float]], None] | None = None,
     ) -> None:
-        self.accelerator, self.on_row = accelerator, on_row
-        self.every = config.logging_steps or min(10, max(1, total // 100))
+        self.accelerator = accelerator
+        self.on_row = on_row
+        self.every = config.logging_steps or min(_MOST_STEPS_PER_ROW, max(1, total // _ROWS_PER_RUN))
         self.precision = config.mixed_precision
         self.path = Path(config.output_dir) / TRAIN_LOG
-        self.start, self.total = 0, total
+        self.start = 0
+        self.total = total
         self.active = accelerator.is_main_process
-        self._window: list[dict[str, float]] = []
-        self._tokens, self._flops = 0, 0.0
-        self._seconds_before = self._window_seconds_before = 0.0
+        self.tokens = 0
+        self._flops = 0.0
+        self._window: list[dict[str, float | None]] = []
         self._peak: float | None = None
-        self._began = self._window_began = time.perf_counter()
+        self._has_warned_of_mfu = False
 
-    def begin(self, start: int, state: dict[str, Any] | None) -> None:
+        # Seconds before this process began, and the clock of this process.
+        self._seconds_before = 0.0
+        self._window_seconds_before = 0.0
+        self._began = time.perf_counter()
+        self._window_began = self._began
+
+    def begin(self, start: int, state: LogState | None) -> None:
         """Sets the log back to a checkpoint: rows of an interrupted run beyond its step are dropped from the file.
 
         Args:
             start: steps already taken.
-            state: of that checkpoint; None at the beginning of a run.
+            state: state of that checkpoint; None at the beginning of a run.
         """
         self.start = start
         if state:
-            self._window, self._tokens, self._flops = state["window"], state["tokens"], state["flops"]
-            self._seconds_before, self._window_seconds_before = state["seconds"], state["window_seconds"]
+            self._window = state["window"]
+            self.tokens = state["tokens"]
+            self._flops = state["flops"]
+            self._seconds_before = state["seconds"]
+            self._window_seconds_before = state["window_seconds"]
         if self.active:
-            kept = [row for row in read(self.path) if row["step"] <= start] if start else []
-            write_text(self.path, "".join(json.dumps(row) + "\n" for row in kept))
+            rows = [row for row in read(self.path) if row["step"] <= start] if start else []
+            write_text(self.path, "".join(json.dumps(row) + "\n" for row in rows))
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> LogState:
         """Returns what `begin` needs to resume at the present step."""
         return {
-            "window": [{name: _or_none(value) for name, value in entry.items()} for entry in self._window],
-            "tokens": self._tokens,
+            "window": [_without_non_finite(metrics) for metrics in self._window],
+            "tokens": self.tokens,
             "flops": self._flops,
             "seconds": self.seconds(),
             "window_seconds": self._window_seconds(),
         }
 
     def __enter__(self) -> Self:
-        # Seconds between updates: in a log file each is a line.
-        pause = 0.1 if sys.stderr.isatty() or "ipykernel" in sys.modules else 10.0
-        options: dict[str, Any] = {} if self.active else {"disable": True}  # else TQDM_DISABLE decides
+        """Shows the progress bar and starts the clock."""
+        is_interactive = sys.stderr.isatty() or "ipykernel" in sys.modules
+        # On the main process the environment variable TQDM_DISABLE decides.
+        options: dict[str, Any] = {} if self.active else {"disable": True}
         self._bar = tqdm(
-            total=self.total, initial=self.start, unit="step", mininterval=pause, dynamic_ncols=True, **options
+            total=self.total,
+            initial=self.start,
+            unit="step",
+            mininterval=_BAR_SECONDS if is_interactive else _BAR_SECONDS_IN_FILES,
+            dynamic_ncols=True,
+            **options,
         )
         self._redirect = logging_redirect_tqdm([logger])
         self._redirect.__enter__()
-        self._began = self._window_began = time.perf_counter()
+        self._began = time.perf_counter()
+        self._window_began = self._began
         return self
 
     def __exit__(self, *error: object) -> None:
+        """Closes the progress bar."""
         self._redirect.__exit__(None, None, None)
         self._bar.close()
 
     def seconds(self) -> float:
-        """Returns the seconds of the run so far, its earlier parts included."""
+        """Returns the seconds of the run so far, those before it was resumed included."""
         return self._seconds_before + time.perf_counter() - self._began
 
     def _window_seconds(self) -> float:
         return self._window_seconds_before + time.perf_counter() - self._window_began
 
     def step(self, step: int, metrics: dict[str, float]) -> None:
-        """Takes the metrics of one step; every `logging_steps` writes their mean over the window.
+        """Adds the metrics of one step; every `logging_steps` steps it writes a row with their means.
 
-        In the log `tokens` (real ones) and `flops` count from the beginning of the run, `tokens_per_second` is that of
-        the window; `mfu` is the useful FLOPs per second as a share of those of a large matrix product on the same
+        In the row `tokens` (without padding) and `flops` count from the beginning of the run. `tokens_per_second` is
+        the window's speed; `mfu` its useful FLOPs per second as a share of those of a large matrix product on the same
         devices.
         """
-        self._bar.total = self.total  # of a run that is given time, it changes
+        # A run with a time limit changes its number of steps.
+        self._bar.total = self.total
         self._bar.update(1)
-        self._window.append(metrics)
+        self._window.append(dict(metrics))
         if step % self.every and step != self.total:
             return
+
         seconds = self._window_seconds()
-        # A product on XLA would be one more graph, and its time that of compiling it.
-        if self._peak is None and metrics["flops"] and self.accelerator.device.type != "xla":
-            self.accelerator.wait_for_everyone()  # all measure at once, as processes on one chip slow each other down
-            peak = measured_peak(self.accelerator.device, self.precision)
-            self._peak = float(self.accelerator.reduce(torch.tensor(peak, device=self.accelerator.device), "sum"))
+        if self._peak is None and metrics["flops"]:
+            self._measure_peak()
         if self.active:
-            self._report(step, self._summary(metrics, seconds))
-        self._window, self._window_began, self._window_seconds_before = [], time.perf_counter(), 0.0
+            self._report(step, self._row(metrics, seconds))
+        self._window = []
+        self._window_began = time.perf_counter()
+        self._window_seconds_before = 0.0
+
+    def _measure_peak(self) -> None:
+        """Measures the peak of all devices together."""
+        device = self.accelerator.device
+        # A product on XLA would be one more graph, and its time that of compiling it.
+        if device.type == "xla":
+            return
+        # All processes measure at the same time, because processes on one chip slow each other down.
+        self.accelerator.wait_for_everyone()
+        peak = torch.tensor(measured_peak(device, self.precision), device=device)
+        self._peak = float(self.accelerator.reduce(peak, "sum"))
+
+    def _row(self, last: dict[str, float], seconds: float) -> dict[str, float]:
+        """Returns a row: means over the window, the last step's learning rate, sums over the run, the window's "
+        "speed."""
+        row: dict[str, float] = {}
+        for name in self._window[0]:
+            if name != "flops":
+                row[name] = _mean([metrics[name] for metrics in self._window])
+        window_tokens = sum(metrics[TOKENS] or 0 for metrics in self._window)
+        window_flops = sum(metrics["flops"] or 0 for metrics in self._window)
+
+        self.tokens += int(window_tokens)
+        row["learning_rate"] = last["learning_rate"]
+        row[TOKENS] = self.tokens
+        row["tokens_per_second"] = window_tokens / seconds
+        if window_flops:
+            self._flops += window_flops
+            row["flops"] = self._flops
+            if self._peak:
+                mfu = possible_mfu(window_flops / seconds / self._peak)
+                if mfu is None:
+                    self._warn_of_mfu()
+                else:
+                    row["mfu"] = mfu
+        return row
+
+    def _warn_of_mfu(self) -> None:
+        if not self._has_warned_of_mfu:
+            self._has_warned_of_mfu = True
+            logger.info(
+                "The MFU is not shown, because the run computes faster than the measured peak of the device. Something "
+                "else was running while the peak was measured."
+            )
 
     def _report(self, step: int, row: dict[str, float]) -> None:
+        """Writes a row of training and shows it in the progress bar."""
         self._write(step, row)
         if self.on_row:
             self.on_row(row)
-        shown = {name: f"{row[name]:.3f}" for name in _SHOWN if name in row}
-        speed = {"tokens/s": f"{row['tokens_per_second']:,.0f}"}
+        postfix = {name: f"{row[name]:.3f}" for name in _IN_PROGRESS_BAR if name in row}
+        postfix["tokens/s"] = f"{row['tokens_per_second']:,.0f}"
         if "mfu" in row:
-            speed["MFU"] = f"{row['mfu']:.0%}"
-        self._bar.set_postfix({**shown, **speed}, refresh=False)
-
-    def _summary(self, last: dict[str, float], seconds: float) -> dict[str, float]:
-        """Returns means over the window, the last step's learning rate, tokens so far, and the window's speed."""
-        window = self._window
-        sums = {name: sum(entry[name] for entry in window) for name in ("tokens", "flops")}
-        row = {name: _mean([entry[name] for entry in window]) for name in window[0] if name != "flops"}
-        self._tokens += int(sums["tokens"])
-        row |= {"learning_rate": last["learning_rate"], "tokens": self._tokens}
-        row["tokens_per_second"] = sums["tokens"] / seconds
-        if sums["flops"]:
-            self._flops += sums["flops"]
-            row["flops"] = self._flops
-            if self._peak:
-                row["mfu"] = sums["flops"] / seconds / self._peak
-        return row
+            postfix["MFU"] = f"{row['mfu']:.0%}"
+        self._bar.set_postfix(postfix, refresh=False)
 
     def evaluation(self, step: int, evaluate: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """Evaluates, writes the metrics, each named `eval_...`, and returns them; no speed counts the time it takes."""
+        """Evaluates, writes the metrics, each named `eval_...`, and returns them.
+
+        The time that it takes does not count as training time of the window.
+        """
         began = time.perf_counter()
         metrics = evaluate()
         if self.active:
             self._write(step, {f"eval_{name}": value for name, value in metrics.items()})
-            shown = ", ".join(f"{name} {value:.4f}" for name, value in metrics.items() if isinstance(value, float))
-            logger.info("step %d: %s", step, shown)
+            scores = [f"{name} {value:.4f}" for name, value in metrics.items() if isinstance(value, float)]
+            logger.info("Step %d: %s", step, ", ".join(scores))
         self._window_began += time.perf_counter() - began
         return metrics
 
     def _write(self, step: int, metrics: dict[str, Any]) -> None:
-        known = {name: _or_none(value) for name, value in metrics.items()}
+        row = {"step": step, **_without_non_finite(metrics), "seconds": self.seconds()}
         with disk_errors(self.path), self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"step": step, **known, "seconds": self.seconds()}, allow_nan=False) + "\n")
+            file.write(json.dumps(row, allow_nan=False) + "\n")
         report(self.accelerator, metrics, step)
 
 
-def _or_none(value: Any) -> Any:
-    """Returns a value for JSON, which has no word for a gradient that is not finite, as in a step that fp16 skips."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def _without_non_finite(metrics: dict[str, Any]) -> dict[str, Any]:
+    """Returns metrics with None for NaN and infinity, which JSON does not have.
+
+    A step that fp16 skips has a gradient norm that is not finite.
+    """
+    values: dict[str, Any] = {}
+    for name, value in metrics.items():
+        is_non_finite = isinstance(value, float) and not math.isfinite(value)
+        values[name] = None if is_non_finite else value
+    return values
 
 
 def _mean(values: list[float | None]) -> float:
-    """Returns the mean of the finite values; NaN where there is none."""
+    """Returns the mean of the finite values; NaN if there is none."""
     finite = [value for value in values if value is not None and math.isfinite(value)]
-    return sum(finite) / len(finite) if finite else math.nan
+    if not finite:
+        return math.nan
+    return sum(finite) / len(finite)
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """Returns the rows of a train_log.jsonl; a last line cut off by a kill is left out.
+    """Returns the rows of a train_log.jsonl. A last line that was cut off by a kill is left out.
 
     Raises:
-        UserError: another line is not as a run writes it.
+        UserError: another line is not valid.
     """
     if not path.exists():
         return []
-    rows = []
+    rows: list[dict[str, Any]] = []
     for number, line in enumerate(path.read_bytes().splitlines(keepends=True), start=1):
         if not line.endswith(b"\n"):
             continue
@@ -261,97 +357,7 @@ def read(path: Path) -> list[dict[str, Any]]:
             row = json.loads(line)
             rows.append({"step": int(row["step"]), **row})
         except (ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{path}, line {number}: is no row of a training log; remove the line") from error
+            raise UserError(
+                f"{path}, line {number} is not a valid row of a training log. Delete the line, or use an intact log."
+            ) from error
     return rows
-
-
-# --- Trackers -------------------------------------------------------------------------------------------------------
-#
-# Credentials and servers are the trackers' own business (their logins and environment variables): no setting takes
-# them. Trackers run on the main process alone, and what is sent has no tokens and no paths of this machine.
-
-
-def wanted_trackers(config: RunConfig) -> list[Any]:
-    """Returns the trackers that a run reports to, `all` as it is.
-
-    Raises:
-        UserError: the package of one is not installed.
-    """
-    names = [name for name in config.report_to if name != "none"]
-    for name in names:
-        if name not in ("all", *map(str, get_available_trackers())):
-            raise UserError(f"--report_to {name}: the package is not installed; run: pip install {name}")
-    return names
-
-
-def start_trackers(accelerator: Accelerator, config: RunConfig) -> None:
-    """Starts the trackers of `Accelerator(log_with=wanted_trackers(config))` and sends them the run's settings.
-
-    Raises:
-        UserError: one does not start, for example because nobody is logged in.
-    """
-    if not accelerator.log_with or accelerator.trackers:
-        return
-    try:
-        accelerator.init_trackers(config.project, config=_settings(config), init_kwargs=_options(config))
-    except Exception as error:  # each library has exceptions of its own
-        names = " ".join(map(str, accelerator.log_with))
-        raise UserError(f"--report_to {names}: does not start: {first_line(error)}") from error
-
-
-def report(accelerator: Accelerator, values: Mapping[str, Any], step: int) -> None:
-    """Sends numbers to all trackers; one that fails is left out from then on, so that training does not end with it."""
-    if not accelerator.is_main_process:
-        return
-    numbers = {name: value for name, value in values.items() if isinstance(value, int | float)}
-    for tracker in list(accelerator.trackers):
-        try:
-            tracker.log(numbers, step=step)
-        except Exception as error:
-            logger.warning("--report_to %s failed (%s); the run continues without it", tracker.name, first_line(error))
-            accelerator.trackers.remove(tracker)
-
-
-def report_results(accelerator: Accelerator, results: Mapping[str, Any]) -> None:
-    """Sends the final results of a run, such as `final/validation/accuracy`, and the totals of its training."""
-    splits = results.get("splits") or {"held-out": results}
-    values = {
-        f"final/{split}/{name}": value
-        for split, content in splits.items()
-        for name, value in content.get("metrics", {}).items()
-    }
-    train = results.get("train", {})
-    values |= {f"final/train/{name}": value for name, value in train.items()}
-    report(accelerator, values, train.get("steps", 0))
-
-
-def end_trackers(accelerator: Accelerator) -> None:
-    """Ends all trackers, however the run ended; a second call does nothing."""
-    trackers, accelerator.trackers = list(accelerator.trackers), []
-    for tracker in trackers:
-        try:
-            tracker.finish()
-        except Exception as error:
-            logger.warning("--report_to %s did not end properly: %s", tracker.name, first_line(error))
-
-
-def run_name(config: RunConfig) -> str:
-    """Returns how trackers name the run: `run_name`, or the output folder's name."""
-    return config.run_name or Path(config.output_dir).resolve().name
-
-
-def _settings(config: RunConfig) -> dict[str, Any]:
-    """Returns the settings of a run for a tracker: texts, numbers and flags, without secrets and folders of this
-    machine."""
-    settings: dict[str, Any] = without_machine_paths(redacted(asdict(config)))
-    return {name: value if isinstance(value, str | int | float) else str(value) for name, value in settings.items()}
-
-
-def _options(config: RunConfig) -> dict[str, dict[str, Any]]:
-    """Returns what the trackers that take a name call it."""
-    name = run_name(config)
-    return {
-        "wandb": {"name": name},
-        "trackio": {"name": name, "resume": "allow" if config.resume_from_checkpoint else "never"},
-        "mlflow": {"run_name": name},
-    }

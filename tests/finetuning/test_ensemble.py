@@ -84,7 +84,7 @@ def test_what_cannot_be_an_ensemble(world, answering, questions, tmp_path, refus
     common = ["--task_name squad --max_seq_length 80 --data_dir", questions, "--output_dir", tmp_path / "run"]
     for folders, doing, message in (
         ([answering[0], short], "--do_eval", "--max_seq_length is 80; the model has 32 positions"),
-        ([answering[0], headless], "--do_eval", f"--model_name_or_path {headless}: lacks qa_outputs.bias; name"),
+        ([answering[0], headless], "--do_eval", f"--model_name_or_path {headless} does not contain qa_outputs.bias"),
         ([answering[0], other], "--do_eval", f"--ensemble_with {other}: has another tokenizer than {answering[0]}"),
         ([answering[0], tmp_path / "no"], "--do_eval", f"--ensemble_with {tmp_path / 'no'}: no such folder"),
         (answering, "--do_train", "--ensemble_with and --do_train exclude each other"),

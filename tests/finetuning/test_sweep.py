@@ -85,7 +85,7 @@ def test_killed_in_the_middle_the_same_command_resumes(command, swept, tmp_path,
     finished = (done / "results.json").stat().st_mtime_ns
     assert recipe(*typed) == 0
     assert (done / "results.json").stat().st_mtime_ns == finished
-    assert caplog.text.count("resuming from") == 1
+    assert caplog.text.count("Resuming from") == 1
     complete = scores(swept)
     assert scores(folder) == {name: complete[name] for name in scores(folder)} and len(scores(folder)) == 4
 
@@ -162,7 +162,7 @@ def test_a_run_resumes_with_the_data_and_settings_it_had(world, untrained, tmp_p
         (f"--max_steps 6 --train_file {own_rows(tmp_path / 'b.csv', 'yes no', 9)}", "training inputs 16, not 18"),
         (f"--max_steps 6 --train_file {train} --train_batch_size 8", "its run had the train_batch_size 4, not 8"),
         (f"--max_steps 6 --train_file {train} --seed 1", "its run had the seed 42, not 1"),
-        (f"--max_steps 3 --train_file {train}", "has taken 4 steps, and this one is to take 3 in all"),
+        (f"--max_steps 3 --train_file {train}", "has taken 4 steps"),
     ):
         assert message in refused("run_glue", typed, more, "--resume_from_checkpoint latest")
         assert (folder / "config.json").read_bytes() == published
@@ -170,6 +170,6 @@ def test_a_run_resumes_with_the_data_and_settings_it_had(world, untrained, tmp_p
     own_rows(dev, "yes no", 3)
     assert "content of the evaluation inputs" in refused("run_glue", typed, longer)
     own_rows(dev, "yes no", 2)
-    assert "--max_steps 4, now 6" in refused("run_glue", typed, longer)
+    assert "--max_steps 4" in refused("run_glue", typed, longer)
     assert recipe("run_glue", typed, longer, "--allow_changed_settings") == 0
     assert results(folder)["train"]["steps"] == 6

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from tiny_models import word_tokenizer
 
-from bert_repro.pretraining.masking import DataCollatorForBertPreTraining, ExampleBatch
+from bert_repro.pretraining.collator import DataCollatorForBertPreTraining, ExampleBatch
 from bert_repro.training.batches import collate_features
 from bert_repro.utils.randomness import draw
 

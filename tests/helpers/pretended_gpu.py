@@ -157,7 +157,7 @@ def traced(
     from transformers.modeling_layers import GradientCheckpointingLayer
 
     import bert_repro
-    from bert_repro.pretraining.evaluation import count_right
+    from bert_repro.pretraining.objectives import MaskedLanguageModel
     from bert_repro.training.trainer import TrainingForward, count_nothing
 
     graphs: list[Any] = []
@@ -184,7 +184,8 @@ def traced(
                 setattr(module, name, made[parameter])
         if recompute:
             model.activation_checkpointing_enable()
-        step: Any = wrap(TrainingForward(model, count_right if head == "PreTraining" else count_nothing))
+        count_right = MaskedLanguageModel.count_right if head == "PreTraining" else count_nothing
+        step: Any = wrap(TrainingForward(model, count_right))
         if by_layer:
             for layer in model.modules():
                 if isinstance(layer, GradientCheckpointingLayer):

@@ -41,7 +41,7 @@ def test_an_upload_that_fails_leaves_a_complete_folder(hub, world, tmp_path, ref
 def test_what_cannot_be_pushed_is_reported_before_training(hub, world, tmp_path, refused):
     for more, message in (
         ("--push_to_hub --hub_model_id others/tiny", "rights to create a model"),
-        ("--push_to_hub", "--push_to_hub needs --hub_model_id"),
+        ("--push_to_hub", "--hub_model_id"),
     ):
         assert message in refused(*pretraining(world, tmp_path / "run", more))
         assert not (tmp_path / "run" / "train_log.jsonl").exists()

@@ -3,9 +3,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from errors import user_error
 
 from bert_repro.configs import ExampleConfig
-from bert_repro.errors import UserError
 from bert_repro.pretraining.dataset import ExampleStream, Position, balanced_passes
 from bert_repro.pretraining.masking import num_predictions
 
@@ -35,7 +35,7 @@ def test_batches_continue_over_epochs_and_from_any_position(open_stream):
         ids, position = reader.take(position, min(70, len(every) - sum(map(len, parts))))
         parts.append(ids)
     assert np.array_equal(np.concatenate(parts), every)
-    with pytest.raises(UserError, match="resume with the corpus and settings"):
+    with user_error(sizes[0] + 1, sizes[0]):
         stream.take(Position(0, sizes[0] + 1), 1)
 
 

@@ -10,7 +10,7 @@ from accelerate import Accelerator
 from running import TINY, recipe, results
 
 from bert_repro.configs import PretrainingConfig
-from bert_repro.pretraining.evaluation import HealthChecks, MlmBreakdown
+from bert_repro.pretraining.evaluation import MlmBreakdown
 
 MASK, IGNORE = 4, -100
 
@@ -20,7 +20,7 @@ def one_hot(tokens: list[int], size: int) -> torch.Tensor:
 
 
 def test_predictions_are_counted_by_action_and_frequency() -> None:
-    breakdown = MlmBreakdown(np.array([0, 0, 0, 0, 0, 9, 10, 1000]), MASK)
+    breakdown = MlmBreakdown(PretrainingConfig(), np.array([0, 0, 0, 0, 0, 9, 10, 1000]), MASK)
     # Places 1 to 4 are predicted: [MASK] twice, itself, random; place 0 is [CLS], with which static shapes fill up.
     inputs = {
         "input_ids": torch.tensor([[2, MASK, MASK, 6, 7, 3]]),
@@ -50,30 +50,3 @@ def test_they_add_up_to_the_held_out_metrics(world: Any, tmp_path: Any, settings
         assert total > 100
         assert right / total == pytest.approx(metrics["mlm_accuracy"])
     assert set(found["by_action"]) == ({"same", "random"} if "mask" in settings else {"mask", "same", "random"})
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"mlm_loss": 7.0}, "token frequency"),
-        ({"nsp_accuracy": 0.5}, "still 0.5"),
-        ({}, None),
-        ({"mlm_loss": 7.0, "nsp_accuracy": 0.5, "tokens": 1e5}, None),
-    ],
-)
-def test_warnings_say_what_is_wrong_once(changes, message, caplog):
-    health = HealthChecks(PretrainingConfig())
-    with caplog.at_level("WARNING", logger="bert_repro"):
-        for _ in range(2):
-            health.check_row({"tokens": 1e9, "mlm_loss": 2.0, "nsp_accuracy": 0.9} | changes)
-    assert len(caplog.records) == (message is not None)
-    assert message is None or message in caplog.text
-
-
-def test_warnings_about_the_data(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level("WARNING", logger="bert_repro"):
-        HealthChecks(PretrainingConfig()).check_data(not_next_share=0.5, unknown_share=0.0)
-        HealthChecks(PretrainingConfig(nsp_sampling="original")).check_data(not_next_share=0.57, unknown_share=0.0)
-        assert not caplog.records
-        HealthChecks(PretrainingConfig()).check_data(not_next_share=0.57, unknown_share=0.05)
-    assert len(caplog.records) == 2

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 import torch
 from accelerate import Accelerator
+from errors import user_error
 from running import SHORT, TINY, TORCHRUN, launch, recipe, results
 from tiny_models import save_model
 from toy import ToyConfig, make_trainer
 from transformers import AutoModelForPreTraining, AutoTokenizer, BertTokenizer
 
 from bert_repro.configs import Phase, PretrainingConfig
-from bert_repro.errors import UserError
 from bert_repro.models.loading import load_tokenizer
-from bert_repro.pretraining.model import rotated
-from bert_repro.pretraining.run import resolve_phases
+from bert_repro.pretraining.positions import rotated
+from bert_repro.pretraining.schedule import resolve_phases
 from bert_repro.training.trainer import Trainer
 from bert_repro.training.training_log import TrainingLog
 
@@ -129,11 +129,11 @@ def test_out_of_memory_makes_the_same_step_in_smaller_parts(
     monkeypatch.setattr(Trainer, "_backward", limited)
     trainer = make_trainer(ToyConfig(output_dir=str(tmp_path / "little"), max_steps=6, dropout=0.0))
     if stage == "always":
-        with pytest.raises(UserError, match="gradient_checkpointing"):
+        with user_error("--gradient_checkpointing", setting="per_device_train_batch_size"):
             trainer.train()
         return
     trainer.train()
-    assert trainer.micro_batch_parts == 4 and max(sizes[-4:]) == 2
+    assert trainer.micro_batch_splits == 4 and max(sizes[-4:]) == 2
     for left, right in zip(trainer.model.parameters(), expected.model.parameters(), strict=True):
         torch.testing.assert_close(left, right, rtol=0, atol=1e-6)
 
@@ -153,7 +153,7 @@ def test_several_processes_agree_on_a_micro_batch_before_the_first_step(tmp_path
         "Trainer._backward = limited\n"
         "trainer = toy.make_trainer(toy.ToyConfig(output_dir=sys.argv[1], max_steps=4, dropout=0.0))\n"
         "trainer.train()\n"
-        "assert trainer.micro_batch_parts == 2, trainer.micro_batch_parts\n"
+        "assert trainer.micro_batch_splits == 2, trainer.micro_batch_splits\n"
     )
     launch(TORCHRUN, script, tmp_path / "run", HELPERS=str(HELPERS))
 
@@ -187,5 +187,5 @@ def test_a_run_that_becomes_slower_ends_in_its_time_at_a_learning_rate_of_zero(
 def test_phases_share_the_steps_that_are_asked_for() -> None:
     config = PretrainingConfig(corpus="c", phases=(Phase(32, 90, 8), Phase(128, 10, 8)), max_steps=60)
     assert [phase.steps for phase in resolve_phases(config, 1)] == [54, 6]
-    with pytest.raises(UserError, match="max_steps 1"):
+    with user_error("--max_steps 1", setting="max_steps"):
         resolve_phases(PretrainingConfig(corpus="c", phases=config.phases, max_steps=1), 1)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
+from errors import user_error
 from running import TINY, recipe, results
 from tiny_models import NO_DROPOUT, save_model
 from transformers import AutoModelForPreTraining, AutoModelForSequenceClassification, AutoTokenizer
@@ -14,12 +15,11 @@ from transformers import AutoModelForPreTraining, AutoModelForSequenceClassifica
 from bert_repro import BertReproConfig
 from bert_repro.configs import PretrainingConfig
 from bert_repro.configs.presets import PAPER_PHASES
-from bert_repro.errors import UserError
 from bert_repro.models.loading import load_config, load_tokenizer
+from bert_repro.pretraining.cost import cost_estimate
 from bert_repro.pretraining.model import build_model
-from bert_repro.pretraining.run import cost_estimate
 from bert_repro.training import training_log
-from bert_repro.training.checkpoint import require_same_settings, stored_settings
+from bert_repro.training.resume import require_same_settings, stored_settings
 
 SHAPE = "--num_hidden_layers 2 --hidden_size 32 --num_attention_heads 2"
 TWO_PHASES = "phases:\n- {max_seq_length: 32, steps: 6, batch: 8}\n- {max_seq_length: 64, steps: 4, batch: 4}\n"
@@ -91,7 +91,7 @@ def test_a_finished_run_trains_longer_with_its_learning_rate_for_the_new_length(
 def test_what_decides_the_weights_is_compared_on_resume(tmp_path: Path, change: dict[str, Any]) -> None:
     options: dict[str, Any] = {"corpus": "corpus", "output_dir": str(tmp_path), "max_steps": 9}
     before = stored_settings(PretrainingConfig(**options))
-    with pytest.raises(UserError, match=f"its run had --{next(iter(change))} "):
+    with user_error(f"--{next(iter(change))}", "--allow_changed_settings"):
         require_same_settings(tmp_path, before, PretrainingConfig(**options, **change))
     divides = {"packing": False, "per_device_train_batch_size": 4, "dataloader_num_workers": 2, "save_steps": 7}
     require_same_settings(tmp_path, before, PretrainingConfig(**options, **divides))
@@ -140,7 +140,7 @@ def test_two_phases_are_one_run_and_resume_across_the_border(world: Any, tmp_pat
     phases.write_text(phases.read_text().replace("steps: 4", "steps: 5"))
     with caplog.at_level("INFO", logger="bert_repro"):
         assert recipe("run_pretraining", *common, *again, "--overwrite_output_dir", "--allow_changed_settings") == 0
-    assert "resuming with --phases[1].steps 5, was 4\n" in caplog.text
+    assert "--phases[1].steps 5, was 4\n" in caplog.text
 
 
 def test_phases_in_which_a_checkpoint_was_not_trained_are_refused(world: Any, tmp_path: Path, refused: Any) -> None:
@@ -185,7 +185,7 @@ def test_a_checkpoint_keeps_its_shape_and_takes_the_dropout_that_is_asked_for(wo
     assert config.hidden_dropout_prob == load_config(str(pretrained)).hidden_dropout_prob > 0
     without = build_model(PretrainingConfig(**asked, hidden_dropout_prob=0.0), tokenizer)
     assert without.config.hidden_dropout_prob == 0 and without.bert.embeddings.dropout.p == 0
-    with pytest.raises(UserError, match=f"--num_hidden_layers is 3, but .* has {config.num_hidden_layers}"):
+    with user_error("--num_hidden_layers 3", config.num_hidden_layers, setting="num_hidden_layers"):
         build_model(PretrainingConfig(**asked, num_hidden_layers=3), tokenizer)
 
 

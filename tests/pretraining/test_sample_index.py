@@ -3,11 +3,11 @@ import time
 
 import numpy as np
 import pytest
+from errors import user_error
 from memory_corpus import MemoryCorpus, corpus_of
 from scipy import stats
 
 from bert_repro.configs import ExampleConfig
-from bert_repro.errors import UserError
 from bert_repro.pretraining.dataset import permute
 from bert_repro.pretraining.segment_pairs import EpochIndexes, PairGenerator, PairRules
 from bert_repro.utils.files import waiting_lock
@@ -66,9 +66,9 @@ def test_processes_that_need_the_same_index_draw_it_once(indexes, tmp_path, monk
 
 def test_a_failed_drawing_leaves_nothing(indexes, tmp_path):
     one_token = MemoryCorpus(np.arange(4), np.arange(4), np.arange(4))
-    with pytest.raises(UserError, match="each has one token"):
+    with user_error(setting="corpus"):
         indexes(of=one_token, documents=np.arange(3)).get(0)
-    with pytest.raises(UserError, match="1 document"):
+    with user_error("1 document", "--next_sentence_prediction false", setting="corpus"):
         indexes(documents=np.arange(1)).get(0)
     assert list(tmp_path.iterdir()) == []
 

@@ -9,15 +9,17 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
+from errors import user_error
 from running import recipe, results
 from tiny_models import save_model
 from torch import nn
 from toy import ToyConfig, make_trainer
 from transformers import AutoModel
 
-from bert_repro.errors import NonFiniteError, UserError
+from bert_repro.errors import NonFiniteError
 from bert_repro.training import checkpoint
-from bert_repro.training.checkpoint import BestModel, require_same_data
+from bert_repro.training.best_model import BestModel
+from bert_repro.training.resume import require_same_data
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +40,7 @@ FILES = ["model.safetensors", "trainer_state/optimizer.safetensors", "trainer_st
 def test_layout_has_no_pickle_and_an_empty_folder_no_checkpoint(run: Path, tmp_path: Path) -> None:
     files = {str(path.relative_to(run / "checkpoints/step-4")) for path in (run / "checkpoints/step-4").rglob("*.*")}
     assert files == {*FILES, "vocab.txt", "tokenizer_config.json"}
-    with pytest.raises(UserError, match="no valid checkpoint"):
+    with user_error("--resume_from_checkpoint latest", tmp_path, setting="resume_from_checkpoint"):
         checkpoint.find(tmp_path, "latest")
 
 
@@ -53,8 +55,8 @@ def test_a_damaged_file_is_found_and_the_next_checkpoint_used(copy, name, harm, 
         path.unlink()
     with caplog.at_level("WARNING", logger="bert_repro"):
         assert checkpoint.find(copy, "latest").name == "step-2"
-    assert "passing over" in caplog.text and path.name in caplog.text
-    with pytest.raises(UserError, match=path.name):
+    assert "step-4" in caplog.text and path.name in caplog.text
+    with user_error(path.name, setting="resume_from_checkpoint"):
         checkpoint.find(copy, str(copy / "checkpoints/step-4"))
 
 
@@ -67,7 +69,7 @@ def test_a_folder_left_by_a_kill_is_no_checkpoint_and_goes_with_the_next_one(cop
 
 def test_a_last_update_that_is_not_finite_is_never_saved(tmp_path: Path) -> None:
     config = ToyConfig(output_dir=str(tmp_path), max_steps=1, learning_rate=3e38, warmup_steps=0, save_steps=1)
-    with pytest.raises(NonFiniteError, match="weights are not finite"):
+    with pytest.raises(NonFiniteError, match="weights"):
         make_trainer(config).train()
     assert not list(tmp_path.glob("checkpoints/*"))
 
@@ -77,9 +79,9 @@ def test_settings_that_decide_the_result_stay_and_others_are_reported(copy, capl
     config = ToyConfig(output_dir=str(copy), max_steps=4, **given)
     with caplog.at_level("INFO", logger="bert_repro"):
         make_trainer(config).train()
-    assert "resuming with --logging_steps 2, was 1" in caplog.text
+    assert "--logging_steps 2, was 1" in caplog.text
     other = replace(config, adam_beta1=0.5, dropout=0.0)
-    with pytest.raises(UserError, match=r"its run had --adam_beta1 0\.9, now 0\.5; --dropout 0\.2, now 0\.0"):
+    with user_error("--adam_beta1 0.9", "0.5", "--dropout 0.2", "0.0", "--allow_changed_settings"):
         make_trainer(other).train()
     make_trainer(replace(other, allow_changed_settings=True, seed=7)).train()  # the seed is in the data's fingerprint
 
@@ -88,7 +90,7 @@ def test_other_data_is_refused_whatever_settings_may_change(copy: Path) -> None:
     config = ToyConfig(output_dir=str(copy), max_steps=4, resume_from_checkpoint="latest", allow_changed_settings=True)
     trainer = make_trainer(config)
     state = checkpoint.read_state(copy / "checkpoints/step-4")
-    with pytest.raises(UserError, match="its run had the documents 3, not 4"):
+    with user_error("documents 3", "4", "--overwrite_output_dir"):
         trainer.source.data_fingerprint["documents"] = 4
         require_same_data(copy, replace(state, data_fingerprint={"documents": 3}), trainer.source, config)
 
@@ -112,14 +114,14 @@ def test_another_environment_is_reported(copy: Path, caplog: pytest.LogCaptureFi
     now |= {"cpu_threads": 99, "versions": now["versions"] | {"transformers": "4.0"}}
     with caplog.at_level("WARNING", logger="bert_repro"):
         checkpoint.load(folder, trainer.model, trainer.optimizer.optimizer, now)
-    assert re.search(r"resuming with cpu_threads 99 \(was \d+\), transformers 4\.0 \(was [\d.]+\): ", caplog.text)
+    assert re.search(r"cpu_threads 99 \(was \d+\), transformers 4\.0 \(was [\d.]+\)", caplog.text)
 
 
 def test_weights_of_another_model_are_refused(copy: Path) -> None:
     weights = copy / "checkpoints/step-4/model.safetensors"
     safetensors.torch.save_file({"other": safetensors.torch.load_file(weights)["head.bias"]}, weights)
     trainer = make_trainer(ToyConfig(output_dir=str(copy)))
-    with pytest.raises(UserError, match="not those of this model"):
+    with user_error(weights.parent, "other"):
         checkpoint.load(weights.parent, trainer.model, trainer.optimizer.optimizer, {})
 
 

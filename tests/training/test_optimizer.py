@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 import torch
+from errors import user_error
 from torch import nn
 
 from bert_repro import BertReproConfig, BertReproForSequenceClassification
-from bert_repro.configs import OptimizerConfig
+from bert_repro.configs import GlueConfig, OptimizerConfig, PretrainingConfig
 from bert_repro.training.optimizer import BertAdam, build_optimizer, learning_rate, parameter_groups, warmup_steps
 
 GRADIENTS = np.array([[3.0, -4.0, 0.1], [0.5, 0.2, -0.3], [-2.0, 1.0, 0.0], [0.01, -0.02, 0.03], [1.0, 1.0, 1.0]])
@@ -89,3 +90,12 @@ def test_each_layer_learns_at_a_fraction_of_the_one_above_if_asked():
     groups = parameter_groups(model, 0.01)
     assert [group["weight_decay"] for group in groups] == [0.01, 0.0]
     assert all("lr_scale" not in group for group in groups)
+
+
+def test_a_learning_rate_of_zero_is_refused_for_training_and_allowed_for_evaluation():
+    with user_error("--learning_rate 0", setting="learning_rate"):
+        PretrainingConfig(corpus="c", learning_rate=0.0)
+    task = {"model_name_or_path": "m", "task_name": "sst2", "learning_rate": 0.0}
+    with user_error("--learning_rate 0", setting="learning_rate"):
+        GlueConfig(**task, do_train=True)
+    assert GlueConfig(**task, do_eval=True).learning_rate == 0

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 import torch
 
-from bert_repro.training import performance
+from bert_repro.training import cpu, performance
 from bert_repro.training.performance import training_totals
 
 
 def test_fast_float32_stays_accurate_and_the_peak_is_a_rate():
     before = torch.get_float32_matmul_precision()
     try:
-        performance.use_fast_float32()
+        cpu.use_fast_float32()
         torch.manual_seed(0)
         left, right = (torch.randn(300, 300) for _ in range(2))
         error = (left @ right - (left.double() @ right.double())).abs().max()
@@ -43,7 +43,7 @@ def faults_of_a_new_block() -> int:
 
 
 def test_freed_memory_is_kept_for_the_next_block():
-    kept = performance.keep_freed_memory()
+    kept = cpu.keep_freed_memory()
     assert kept or platform.libc_ver()[0] != "glibc"
     faults_of_a_new_block()
     assert not kept or faults_of_a_new_block() < 1000  # 32,768 pages of 4 KiB

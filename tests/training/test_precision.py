@@ -74,16 +74,16 @@ def test_resume_with_a_scaler_is_bit_identical(tmp_path: Path) -> None:
 
 def test_twenty_skipped_steps_in_a_row_or_a_loss_that_is_not_finite_stop_the_run(tmp_path: Path) -> None:
     trainer = fp16_trainer(ToyConfig(output_dir=str(tmp_path)), scale=2.0**60, backoff=0.99)
-    with pytest.raises(NonFiniteError, match="20 fp16 steps in a row"):
+    with pytest.raises(NonFiniteError, match="20 fp16 steps"):
         trainer.train()
     trainer = fp16_trainer(ToyConfig(output_dir=str(tmp_path / "loss"), nan_at=30))
-    with pytest.raises(NonFiniteError, match="stopped at step 3"):
+    with pytest.raises(NonFiniteError, match="step 3"):
         trainer.train()
 
 
 def test_fp16_on_the_cpu_is_refused(world, tmp_path, refused):
     arguments = ["--corpus", world.corpus, "--output_dir", tmp_path / "run", "--max_steps 1 --mixed_precision fp16"]
-    assert "--mixed_precision fp16 needs a GPU" in refused("run_pretraining", *arguments)
+    assert "--mixed_precision fp16" in refused("run_pretraining", *arguments)
 
 
 def test_auto_is_what_the_device_has_in_the_estimate_the_results_and_on_resume(
@@ -102,7 +102,8 @@ def test_auto_is_what_the_device_has_in_the_estimate_the_results_and_on_resume(
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
     capsys.readouterr()
     resumed = [*run, "--output_dir", tmp_path / "run", "--resume_from_checkpoint", tmp_path / "run/checkpoints/step-1"]
-    assert "its run had --mixed_precision 'bf16', now 'no';" in refused("run_pretraining", *resumed)
+    line = refused("run_pretraining", *resumed)
+    assert "--mixed_precision" in line and "bf16" in line and "--allow_changed_settings" in line
     assert recorded_exit_code(tmp_path / "run") == 0, "a refusal leaves what a finished run says of itself"
     assert recipe("run_pretraining", *run, "--dry_run") == 0 and "FLOPs in float32\n" in capsys.readouterr().out
 
@@ -114,6 +115,6 @@ def test_bf16_that_the_device_emulates_is_warned_of_and_not_taken_by_auto(caplog
     monkeypatch.setattr(performance, "is_torch_xla_available", lambda check_is_tpu: tpu)
     fast = native or tpu
     assert performance.resolve_precision(PretrainingConfig(mixed_precision="bf16")).mixed_precision == "bf16"
-    assert ("may emulate it" in caplog.text) is not fast
+    assert ("--mixed_precision bf16" in caplog.text) is not fast
     auto = performance.resolve_precision(PretrainingConfig(mixed_precision="auto")).mixed_precision
     assert auto == ("bf16" if fast else "no")

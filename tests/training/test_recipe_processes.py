@@ -73,10 +73,21 @@ def test_one_of_two_processes_that_see_no_gpu_is_refused(
     run = tmp_path / "run"
     assert recipe("run_pretraining", TINY, "--corpus", world.corpus, "--output_dir", run, "--max_steps 1") == 2
     shown = capsys.readouterr().err
-    assert (
-        "set ACCELERATE_USE_CPU=true" in shown and "dead processes; set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1" in shown
-    )
+    assert "ACCELERATE_USE_CPU=true" in shown and "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1" in shown
     assert json.loads((run / "status.json").read_text())["code"] == 2
+
+
+@pytest.mark.parametrize("launched", [True, False])
+def test_a_launcher_that_starts_one_process_in_place_of_two_is_said(world, tmp_path, monkeypatch, capsys, launched):
+    # What `accelerate launch --cpu --num_processes 2` sets, and what it does not: WORLD_SIZE and RANK.
+    variables = {"ACCELERATE_USE_CPU": "True", "ACCELERATE_MIXED_PRECISION": "no"}
+    if launched:
+        variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    arguments = ["--corpus", world.corpus, "--output_dir", tmp_path / "run", "--max_steps 1"]
+    assert recipe("run_pretraining", TINY, *arguments) == 0
+    assert ("torchrun --nproc_per_node" in capsys.readouterr().err) is launched
 
 
 @pytest.mark.slow
@@ -105,7 +116,7 @@ def test_a_slurm_job_queues_again_at_its_time_limit(world: Any, tmp_path: Path, 
         command, cwd=RECIPES.parent, env=os.environ | ON_CPU | variables, capture_output=True, text=True, timeout=500
     )
     assert done.returncode == 0, done.stderr[-4000:]
-    assert f"the first start gave {code}" in done.stdout and "resuming from" in done.stderr
+    assert f"the first start gave {code}" in done.stdout and "Resuming from" in done.stderr
     assert (tmp_path / "requeued").read_text() == ("7\n" if script == "pretraining" else "7_2\n")
     launch(TORCHRUN if script == "pretraining" else "", RECIPE, given, "--output_dir", whole)
     expected, found = (safetensors.torch.load_file(folder / "model.safetensors") for folder in (whole, cut))

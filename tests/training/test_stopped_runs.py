@@ -226,7 +226,7 @@ def test_a_killed_loader_process_is_one_line_and_loses_nothing(
     assert not process.has_orphans()
     output = (tmp_path / "log.txt").read_text()
     assert "Traceback" not in output
-    assert output.count("error: stopped after step") == 1 and "a process that loads data was killed" in output
+    assert output.count("error: Stopped after step") == 1 and "a process that loads data was killed" in output
     assert ended(folder)["code"] == 1 and "a process that loads data was killed" in ended(folder)["reason"]
     assert_nothing_half_written(folder, complete)
     assert stages.run(name, *flags, resume_flags(folder), log=tmp_path / "again.txt") == 0

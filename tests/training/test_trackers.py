@@ -10,7 +10,7 @@ from running import recipe
 
 from bert_repro.configs import GlueConfig
 from bert_repro.configs.training import TRACKERS
-from bert_repro.training import training_log as trackers
+from bert_repro.training import trackers
 
 
 class Recorder(tracking.GeneralTracker):
@@ -94,11 +94,11 @@ def test_the_output_folder_names_a_run_and_a_stop_ends_it(recorder, run, monkeyp
 def test_a_tracker_that_fails_does_not_end_training(recorder, run, monkeypatch, capsys):
     monkeypatch.setattr(recorder, "fails", True)
     assert run() == 0
-    assert capsys.readouterr().err.count("--report_to trackio failed (the server is gone)") == 1
+    assert capsys.readouterr().err.count("the server is gone") == 1
 
 
 def test_a_missing_package_is_named(run, tmp_path: Path, capsys, monkeypatch):
     monkeypatch.setattr(tracking, "_available_trackers", [])
     assert run() == 2
-    fix = "the package is not installed; run: pip install trackio"
-    assert capsys.readouterr().err == f"error: --report_to trackio: {fix}\n"
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ") and "--report_to trackio" in line and "pip install trackio" in line

@@ -10,6 +10,7 @@ from accelerate import Accelerator
 from toy import ToyConfig
 
 from bert_repro.training import training_log
+from bert_repro.training.performance import training_totals
 from bert_repro.utils.files import TRAIN_LOG
 
 
@@ -25,14 +26,33 @@ def test_a_gradient_that_is_not_finite_leaves_the_log_json(tmp_path: Path) -> No
 
 
 def test_mfu_is_of_real_tokens_and_of_the_peak_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training_log, "measured_peak", lambda *_: 2e6)
+    monkeypatch.setattr(training_log, "measured_peak", lambda *_: 2e12)
     config = ToyConfig(output_dir=str(tmp_path), logging_steps=2)
     with training_log.TrainingLog(Accelerator(cpu=True), config, 2) as log:
         for step, tokens in enumerate((5, 9), start=1):
             log.step(step, {"loss": 1.0, "learning_rate": 0.1, "tokens": tokens, "flops": 100 * tokens})
     (row,) = training_log.read(tmp_path / TRAIN_LOG)
     assert (row["tokens"], row["flops"]) == (14, 1400)
-    assert row["mfu"] == pytest.approx(row["tokens_per_second"] * 100 / 2e6)
+    assert row["mfu"] == pytest.approx(row["tokens_per_second"] * 100 / 2e12)
+
+
+def test_an_mfu_above_one_is_neither_logged_nor_part_of_the_totals(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(training_log, "measured_peak", lambda *_: 1.0)
+    config = ToyConfig(output_dir=str(tmp_path), logging_steps=1)
+    with (
+        caplog.at_level("INFO", logger="bert_repro"),
+        training_log.TrainingLog(Accelerator(cpu=True), config, 3) as log,
+    ):
+        for step in (1, 2, 3):
+            log.step(step, {"loss": 1.0, "learning_rate": 0.1, "tokens": 5, "flops": 500})
+    rows = training_log.read(tmp_path / TRAIN_LOG)
+    assert len(rows) == 3 and not any("mfu" in row for row in rows)
+    assert len(caplog.records) == 1 and "MFU" in caplog.text
+    # The log of an older run may have such rows; they do not count.
+    older = [{"step": 1, "tokens": 10, "seconds": 1.0, "tokens_per_second": 10.0, "mfu": 1.86}]
+    assert "mfu" not in training_totals(older)
+    later = {"step": 2, "tokens": 20, "seconds": 2.0, "tokens_per_second": 10.0, "mfu": 0.5}
+    assert training_totals([*older, later])["mfu"] == 0.5
 
 
 def test_an_evaluation_does_not_slow_training_down_in_the_log(tmp_path: Path) -> None:
