@@ -8,6 +8,7 @@ import argparse
 import dataclasses
 import inspect
 import re
+import shutil
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -161,7 +162,7 @@ class _Parser(HfArgumentParser):  # type: ignore[misc]
             config_class,
             prog=prog,
             usage="%(prog)s [flags]",
-            formatter_class=lambda prog: _HelpFormatter(prog, max_help_position=30),
+            formatter_class=lambda prog: _HelpFormatter(prog, max_help_position=30, width=_help_width()),
             allow_abbrev=False,
             add_help=False,
         )
@@ -299,6 +300,11 @@ class _Parser(HfArgumentParser):  # type: ignore[misc]
             return "X"
         kinds = {"dir": "FOLDER", "folder": "FOLDER", "file": "FILE", "files": "FILE"}
         return kinds.get(action.dest.rpartition("_")[2], "NAME")
+
+
+def _help_width() -> int:
+    """Returns the terminal's width less two, as argparse chooses it, but never less than what a flag needs."""
+    return max(shutil.get_terminal_size().columns - 2, 40)
 
 
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter):

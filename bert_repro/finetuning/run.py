@@ -25,6 +25,7 @@ from bert_repro.finetuning.data import (
     content_digest,
     rows_of,
 )
+from bert_repro.finetuning.head_labels import relabel_head, trained_labels
 from bert_repro.models import modeling_bert_repro
 from bert_repro.models.loading import (
     load_config,
@@ -197,9 +198,7 @@ class FinetuningRun:
         accelerator: Accelerator,
     ) -> None:
         self.config, self.tokenizer, self.splits, self.accelerator = config, tokenizer, splits, accelerator
-        changes = {**task.model_settings(), **model_changes(config)} if config.do_train else {}
-        model_class = getattr(modeling_bert_repro, task.head)
-        self.model = load_model(model_class, config, may_add_weights=config.do_train, **changes)
+        self.model = self._loaded_model(config, task)
         self.model.to(accelerator.device)
         self.task = task.restored(self.model.config)
         require_vocabulary(config.model_name_or_path, self.model, tokenizer)
@@ -218,6 +217,30 @@ class FinetuningRun:
         device, pad = accelerator.device, tokenizer.pad_token_id
         self.model_inputs = ModelInputs(config, self.task, pad, device, self.feature_cache)
         self._members = [self._checked_member(name) for name in config.ensemble_with]
+
+    @staticmethod
+    def _loaded_model(config: FinetuningConfig, task: Task) -> Any:
+        """Loads the model to train or to score; a head that was fine-tuned before is matched with the task's labels."""
+        model_class = getattr(modeling_bert_repro, task.head)
+        name = str(config.model_name_or_path)
+        if not config.do_train:
+            return load_model(model_class, config, may_add_weights=False)
+
+        changes = {**task.model_settings(), **model_changes(config)}
+        checkpoint_labels = trained_labels(load_config(name), task.head)
+        if not checkpoint_labels or not task.label_names or checkpoint_labels == list(task.label_names):
+            return load_model(model_class, config, may_add_weights=True, **changes)
+
+        # Load the head as it is, with its own labels, and match its rows before an adapter is added.
+        for setting in ("id2label", "label2id"):
+            changes.pop(setting, None)
+        return load_model(
+            model_class,
+            config,
+            may_add_weights=True,
+            after_loading=lambda model: relabel_head(model, task.label_names, name),
+            **changes,
+        )
 
     def source(self) -> FinetuningSource:
         """Returns the training inputs in their order.

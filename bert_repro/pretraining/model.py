@@ -94,7 +94,7 @@ def new_model_config(config: PretrainingConfig, vocab_size: int, pad_token_id: i
     )
 
 
-def _dropouts(config: PretrainingConfig) -> dict[str, float]:
+def _dropouts(config: PretrainingConfig) -> dict[str, Any]:
     """Returns the dropout probabilities that are set; the others are the checkpoint's or the default."""
     dropouts: dict[str, float] = {}
     for name in _DROPOUTS:

@@ -17,7 +17,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -387,7 +387,14 @@ def forget_precision(mixed_precision: str) -> None:
         AcceleratorState._reset_state()
 
 
-def load_model(model_class: Any, config: ModelSettings, *, may_add_weights: bool, **options: Any) -> Any:
+def load_model(
+    model_class: Any,
+    config: ModelSettings,
+    *,
+    may_add_weights: bool,
+    after_loading: Callable[[Any], None] | None = None,
+    **options: Any,
+) -> Any:
     """Loads `--model_name_or_path` for a run, with an adapter if `--peft` asks for one.
 
     Args:
@@ -395,6 +402,7 @@ def load_model(model_class: Any, config: ModelSettings, *, may_add_weights: bool
         config: settings of the run.
         may_add_weights: whether weights that the checkpoint does not have, or a head of another size, may be
             initialized.
+        after_loading: changes the loaded model before an adapter is added to it.
         options: further arguments of `from_pretrained`, for example `id2label`.
 
     Raises:
@@ -425,6 +433,8 @@ def load_model(model_class: Any, config: ModelSettings, *, may_add_weights: bool
         modules = dict.fromkeys(key.rpartition(".")[0] for key in new_weights)
         logger.info("Newly initialized because %s does not contain them: %s", name, ", ".join(modules))
 
+    if after_loading is not None:
+        after_loading(model)
     model = prepare_model(model, config)
     if config.peft:
         torch.manual_seed(torch_seed(config.seed, Stream.INITIALIZATION, 1))
