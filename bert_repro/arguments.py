@@ -72,6 +72,7 @@ def parse(config_class: type[ConfigType], argv: Sequence[str], *, prog: str = ""
         sys.stdout.write(parser.format_help(everything=wants_all_help))
         sys.exit(0)
 
+    # Later values replace earlier ones: preset, file, flags.
     preset = flags.pop("preset", None)
     file = flags.pop("config", None)
     given: dict[str, Any] = {}
@@ -189,6 +190,7 @@ class _Parser(HfArgumentParser):  # type: ignore[misc]
 
     def _refuse_unknown(self, words: list[str]) -> NoReturn:
         """Raises for words that are not flags of this recipe, with the flag that was probably meant."""
+        # --flag=value and --flag value are both possible.
         flags = [word.partition("=")[0] for word in words if word.startswith("-")]
         if not flags:
             self.error(f"{shown(words[0])} is not expected here; every setting is a flag")
@@ -241,6 +243,7 @@ class _Parser(HfArgumentParser):  # type: ignore[misc]
         added = set(_ONLY_IN_FILES)
         for declaring_class in dtype.__mro__:
             annotations = inspect.get_annotations(declaring_class)
+            # Subclasses come first; a setting that a subclass declares again is not added twice.
             names = [name for name in annotations if name in self._hints and name not in added]
             if not names:
                 continue
@@ -284,6 +287,7 @@ class _Parser(HfArgumentParser):  # type: ignore[misc]
 
     def _metavar(self, action: argparse.Action) -> str:
         """Returns what --help shows after a flag: its choices, or the kind of value."""
+        # Long lists of choices are in the error message and in the reference.
         choices = "|".join(choices_of(self._config_class, action.dest))
         if choices:
             return choices if len(choices) <= _LONGEST_CHOICES else "NAME"

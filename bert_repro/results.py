@@ -1,4 +1,7 @@
-"""results.json: what a run leaves about itself. The classes below are the format."""
+"""results.json: the results and settings that a run leaves in its output folder. The classes below are the format.
+
+Every field may be missing. Types are checked when a file is read, because it may come from another machine.
+"""
 
 import types
 import typing
@@ -15,21 +18,23 @@ Metrics = Annotated[dict[str, float], "metric -> value; accuracies and F1 are fr
 
 
 class SplitResults(TypedDict, total=False):
-    """One split that was scored or predicted."""
+    """Results of one split that was scored or predicted."""
 
     metrics: Metrics
     rows_scored: Annotated[int, "rows that the metrics are over"]
-    published_rows: Annotated[int | None, "rows of the published split; fewer scored are not tagged as its score"]
-    details: Annotated[dict[str, Any], "scores of each label or type, confusions, calibration, as the task has them"]
+    published_rows: Annotated[
+        int | None, "rows of the published split; if fewer were scored, the score is not tagged as that of the split"
+    ]
+    details: Annotated[dict[str, Any], "scores of each label or type, confusions and calibration, if the task has them"]
     degenerate: Annotated[bool, "the model gives the same answer for every row"]
     rows: Annotated[int, "rows of the split that were read"]
-    truncated: Annotated[int, "rows cut to max_seq_length"]
+    truncated: Annotated[int, "rows that were truncated to max_seq_length"]
     files: Annotated[list[str], "files of predictions, next to results.json"]
     missing: Annotated[bool, "the data has no such split"]
 
 
 class AdapterResults(TypedDict, total=False):
-    """An adapter that was trained in place of the model's own weights."""
+    """An adapter that was trained instead of the model's weights."""
 
     kind: Annotated[str, "lora or dora"]
     target_modules: list[str]
@@ -48,24 +53,27 @@ class PhaseResults(TypedDict, total=False):
 
 
 class TrainResults(TypedDict, total=False):
-    """What training went through, all parts of a resumed run together."""
+    """Training, with all parts of a resumed run added up."""
 
     steps: Annotated[int, "optimizer steps"]
     batch: Annotated[int, "sequences per optimizer step over all devices"]
-    sequences_per_example: Annotated[int, "sequences that the encoder reads for one of them; 4 for SWAG"]
+    sequences_per_example: Annotated[int, "sequences that the encoder reads for one example; 4 for SWAG"]
     examples: Annotated[int, "rows of the training set"]
     published_rows: Annotated[int | None, "rows of the published training set"]
-    rows: Annotated[int, "sequences made from them (windows of long passages count each)"]
+    rows: Annotated[int, "sequences made from the examples; each window of a long passage counts"]
     dropped: Annotated[int, "sequences left out, such as windows without the answer"]
-    truncated: Annotated[int, "sequences cut to max_seq_length"]
+    truncated: Annotated[int, "sequences that were truncated to max_seq_length"]
     phases: list[PhaseResults]
-    tokens: Annotated[int, "real tokens seen, padding not counted"]
-    seconds: Annotated[float, "of training, evaluations on the way included"]
-    flops: Annotated[float, "useful floating-point operations of training, three digits"]
-    mfu: Annotated[float, "model FLOPs utilization: useful FLOPs per second, of those measured for a large product"]
+    tokens: Annotated[int, "tokens that were read, without padding"]
+    seconds: Annotated[float, "duration of training, with the evaluations during it"]
+    flops: Annotated[float, "useful floating-point operations of training, rounded to three digits"]
+    mfu: Annotated[
+        float,
+        "model FLOPs utilization: useful FLOPs per second as a share of those measured for a large matrix product",
+    ]
     compiled_graphs: int
-    micro_batch_parts: Annotated[int, "parts of a micro-batch, where memory did not suffice for it"]
-    best_step: Annotated[int, "step of the weights that were kept, where the best on dev were asked for"]
+    micro_batch_parts: Annotated[int, "parts that a micro-batch was split into because memory did not suffice"]
+    best_step: Annotated[int, "step of the weights that were kept, if the best on dev were to be kept"]
     adapter: AdapterResults
 
 
@@ -89,7 +97,7 @@ class ModelResults(_ClassName, total=False):
 
 
 class HardwareResults(TypedDict, total=False):
-    """Where the run was made."""
+    """The machine of the run."""
 
     device: str
     processor: str
@@ -99,7 +107,7 @@ class HardwareResults(TypedDict, total=False):
 
 
 class SweepResults(TypedDict, total=False):
-    """Grid search or restarts, of which the best run on dev is the one published."""
+    """Grid search or restarts. The best run on dev is published."""
 
     split: Annotated[str, "the split that chooses"]
     metric: Annotated[str, "the metric that chooses"]
@@ -107,12 +115,14 @@ class SweepResults(TypedDict, total=False):
     degenerate: int
     not_finite: int
     best: dict[str, Any] | None
-    configurations: Annotated[list[dict[str, Any]], "what the runs share; splits: mean, deviation (n - 1) and best"]
+    configurations: Annotated[
+        list[dict[str, Any]], "settings that runs share; splits: mean, deviation (n - 1) and best"
+    ]
     runs: Annotated[list[dict[str, Any]], "learning_rate, batch, epochs, steps, seed, folder, splits: metrics"]
 
 
 class RunResults(TypedDict, total=False):
-    """What results.json holds.
+    """The content of results.json.
 
         import bert_repro
 
@@ -126,7 +136,7 @@ class RunResults(TypedDict, total=False):
     split: Annotated[str, "the split that `metrics` is about"]
     metrics: Metrics
     rows_scored: int
-    primary_metric: Annotated[str, "the one of `metrics` that sums the task up"]
+    primary_metric: Annotated[str, "the one of `metrics` that summarizes the task"]
     degenerate: Annotated[bool, "the model gives the same answer for every row of `split`"]
     baselines: Annotated[
         dict[str, dict[str, float]], "scores of baselines without a neural network on the rows of `split`"

@@ -3,9 +3,11 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from bert_repro.configs.base import Config, require, require_positive, setting
+from bert_repro.configs.base import Config, require_positive, setting
+from bert_repro.errors import UserError, flag
 
-FEWEST_DOCUMENTS = 4  # Two to train on and two held out, as segment B of a pair comes from another document.
+FEWEST_DOCUMENTS = 4
+"""Two to train on and two held out, because segment B of a pair comes from another document."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,8 @@ class TextSource:
     hub_split: str = "train"
 
     def __post_init__(self) -> None:
-        require(self.passes > 0, f"sources: passes is {self.passes} for {self.input}; it must be positive")
+        if not self.passes > 0:
+            raise UserError(f"sources: passes is {self.passes} for {self.input}; it must be positive.")
 
 
 @dataclass(frozen=True)
@@ -73,15 +76,22 @@ class TextConfig(Config):
 
     @property
     def text_sources(self) -> tuple[TextSource, ...]:
-        """The sources, those of `input_files` with the settings that hold for all of them."""
+        """The sources. Those of `input_files` all have the same settings, which are given by flags."""
+        if self.sources:
+            return self.sources
         columns = (self.text_column, self.title_column, self.hub_config, self.hub_split)
-        return self.sources or tuple(TextSource(name, 1.0, self.language, *columns) for name in self.input_files)
+        return tuple(TextSource(name, 1.0, self.language, *columns) for name in self.input_files)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_positive(self, "max_documents", "sampling_exponent", "num_proc")
-        require(self.sampling_exponent <= 1, f"--sampling_exponent is {self.sampling_exponent}; it must be at most 1")
-        require(not (self.sources and self.input_files), "--input_files and sources are both given; leave one out")
+        if self.sampling_exponent > 1:
+            raise UserError(
+                f"{flag('sampling_exponent')} is {self.sampling_exponent}; it must be at most 1.",
+                setting="sampling_exponent",
+            )
+        if self.sources and self.input_files:
+            raise UserError(f"{flag('input_files')} and sources are both given. Leave one out.", setting="input_files")
 
 
 @dataclass(frozen=True)

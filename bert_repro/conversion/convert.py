@@ -227,6 +227,7 @@ def _as_float(name: str, array: Array) -> Array:
 
 def _read(weights: Path, config: ConversionConfig) -> Original:
     """Reads a checkpoint and decides what it is."""
+    # Step 2: the tensors.
     is_torch = weights.suffix == ".bin"
     left_out: dict[str, str] = {}
     if is_torch:
@@ -234,6 +235,7 @@ def _read(weights: Path, config: ConversionConfig) -> Original:
     else:
         tensors, left_out = _tensorflow_tensors(weights)
 
+    # Step 3: what the files say about the model.
     # A pytorch_model.bin of transformers has a config.json, which says more than a bert_config.json.
     torch_config = None
     if is_torch and (weights.parent / _TORCH_CONFIG).is_file():
@@ -251,6 +253,7 @@ def _read(weights: Path, config: ConversionConfig) -> Original:
             f"{flag('label_names')} is for a classifier or tagger, and this is {head}. Leave it out.",
             setting="label_names",
         )
+    # The configuration itself knows which sizes fit together.
     try:
         model_config = BertReproConfig(**settings)
         model_config.check()
@@ -301,6 +304,7 @@ def _activation(name: str | None, gelu: str | None, is_torch: bool) -> str:
         gelu: the form of gelu, if the user said it.
         is_torch: whether the weights are PyTorch's, which always computed the erf form.
     """
+    # Other activations have one form.
     if name != "gelu":
         if gelu is not None:
             raise UserError(
@@ -335,6 +339,7 @@ def _labels(
             "outputs.",
             setting="label_names",
         )
+    # The number of labels is that of the output layer's rows, whatever the files say.
     if not names and torch_config is not None and len(torch_config.id2label) == num_labels:
         names = tuple(torch_config.id2label[index] for index in range(num_labels))
     if not names:
@@ -351,6 +356,7 @@ def _match_tensors(original: Original) -> None:
     Raises:
         UserError: a tensor is missing, has another shape, or is not known.
     """
+    # Every tensor that the model needs must be there.
     needed = model_tensors(HEAD_NAMES[original.head], original.config)
     missing = sorted(set(needed) - set(original.tensors))
     if missing:
@@ -358,6 +364,7 @@ def _match_tensors(original: Original) -> None:
             f"lacks {listed(missing)}, which {flag('head', original.head)} needs. Name a checkpoint that has it.",
             setting="head",
         )
+    # Tensors of another head may be left out, with a reason. Anything else would be lost without a word.
     surplus = sorted(set(original.tensors) - set(needed))
     unknown = [name for name in surplus if not _OPTIONAL_TENSORS.fullmatch(name)]
     if unknown:
@@ -367,6 +374,7 @@ def _match_tensors(original: Original) -> None:
         original.left_out[name] = f"not part of {flag('head', original.head)}"
         del original.tensors[name]
 
+    # The shapes must be those that the settings describe.
     for name, tensor in needed.items():
         shape = original.tensors[name].shape
         if shape != tensor.original_shape:
@@ -384,6 +392,7 @@ def _make_tokenizer(folder: Path, config: ConversionConfig, original: Original) 
     Raises:
         UserError: there is no vocabulary, it has more entries than the model, or the signs of its case disagree.
     """
+    # The number of entries must fit the embeddings; the releases have some embeddings without an entry.
     vocab_file = folder / _VOCABULARY
     if not vocab_file.is_file():
         raise UserError(f"there is no {_VOCABULARY} next to the weights. Put the model's vocabulary there.")
@@ -453,6 +462,7 @@ def _publish(
 
     from bert_repro.models import modeling_bert_repro
 
+    # Back to our names and axes.
     auto_class = HEAD_NAMES[original.head]
     pairs = [tensor.pair for tensor in model_tensors(auto_class, original.config).values()]
     # Without a head the weights have no prefix in our model.

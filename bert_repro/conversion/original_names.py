@@ -95,6 +95,7 @@ def pair_of(name: str) -> TensorPair:
     Raises:
         KeyError, IndexError: it is not the name of such a weight.
     """
+    # Layers are numbered with a dot here and with an underscore there; kinds of weights have other names.
     if name in _HEAD_WEIGHTS:
         return TensorPair(name, _HEAD_WEIGHTS[name], transposed=False)
     *modules, kind = re.sub(r"\.layer\.(\d+)\.", r".layer_\1.", name).split(".")
@@ -161,6 +162,7 @@ def canonical_torch_names(tensors: Mapping[str, Array]) -> dict[str, Array]:
         if not plain_name.endswith((".position_ids", ".token_type_ids")):
             renamed[plain_name] = array
 
+    # Files of PyTorch contain tied weights twice. If the two differ, the model is not a BERT.
     for tied, source in zip(TIED, _TIED_TO, strict=True):
         if tied not in renamed:
             continue
@@ -199,6 +201,7 @@ def head_of(names: Iterable[str]) -> str:
         "next_sentence": any(name.startswith("cls/seq_relationship/") for name in all_names),
     }
     heads = [head for head, present in is_present.items() if present]
+    # Both pre-training heads together are one head here.
     if heads == ["masked_lm", "next_sentence"]:
         return "pretraining"
     if len(heads) > 1:
@@ -222,6 +225,7 @@ def read_settings(content: Any, file: str) -> tuple[dict[str, Any], str | None]:
     missing = [name for name in required if name not in content]
     if missing:
         raise UserError(f"{file} lacks {listed(missing)}.")
+    # The file comes from elsewhere, and a model of the named sizes is about to be made.
     settings = {name: content[name] for name in SETTINGS if name in content}
     for name, value in settings.items():
         _require_possible(name, value, file)

@@ -78,6 +78,7 @@ class TensorBundle:
     """
 
     def __init__(self, prefix: Path) -> None:
+        # Any error while reading the bytes means that they are not such a table.
         index = prefix.with_name(f"{prefix.name}.index")
         try:
             table = dict(_table_entries(index.read_bytes()))
@@ -100,6 +101,7 @@ class TensorBundle:
         entry = self.entries[name]
         if entry.data_type not in _TYPES:
             raise UserError(f"{name} has TensorFlow's data type {entry.data_type}, which no weight of a BERT has.")
+        # The index could name a size that does not fit the shape, and make numpy fail or allocate too much.
         dtype = np.dtype(_TYPES[entry.data_type])
         if entry.size != dtype.itemsize * math.prod(entry.shape) or entry.file >= len(self._files):
             raise UserError(
@@ -151,6 +153,7 @@ def _read_block(content: bytes, handle: _Handle) -> bytes:
 
 
 def _block_entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
+    # After the entries there is a list of offsets, which is only needed for a search.
     num_full_keys = struct.unpack("<I", block[-4:])[0]
     end = len(block) - 4 * (1 + num_full_keys)
     key, position = b"", 0
@@ -158,6 +161,7 @@ def _block_entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
         num_shared, position = _read_varint(block, position)
         num_own, position = _read_varint(block, position)
         value_size, position = _read_varint(block, position)
+        # A key shares its beginning with the key before it.
         key = key[:num_shared] + block[position : position + num_own]
         position += num_own
         yield key, block[position : position + value_size]

@@ -124,6 +124,7 @@ def _require_different(sources: list[Source]) -> None:
     """Refuses a file that is named twice, because its documents would be counted as if they were different."""
     names: dict[str, str] = {}
     for source in sources:
+        # Two spellings of a path lead to the same file; ids and URLs have one spelling.
         place = source.name
         if source.revision is None and not is_url(source.location):
             place = str(Path(source.location).resolve())
@@ -142,6 +143,7 @@ def source_identities(sources: list[Source]) -> list[list[Any]]:
 
 def _resolve(name: str) -> list[Source]:
     """Returns the sources that one name stands for."""
+    # An existing file or folder wins over a pattern or an id of the Hub with the same name.
     if is_url(name):
         return _remote_sources(name)
     path = Path(name)
@@ -151,6 +153,7 @@ def _resolve(name: str) -> list[Source]:
         return [_file_source(file) for file in _files_in(path)]
     if glob.has_magic(name):
         return [_file_source(file) for file in _files_matching(name)]
+    # What looks like a path but does not exist is mistyped, and is not searched on the Hub.
     if name.endswith(SUFFIXES) or looks_like_a_folder(name) or not HUB_ID.fullmatch(name):
         hint = " In Python, pass texts as a list." if " " in name else ""
         raise UserError(f"The input file {name} does not exist. Check the path.{hint}", setting="input_files")
@@ -190,6 +193,7 @@ def _require_known_format(name: str) -> None:
 def _hub_source(name: str) -> Source:
     from huggingface_hub import HfApi
 
+    # The commit is recorded, so that a preparation that continues reads the same data.
     try:
         revision = HfApi().dataset_info(name).sha
     except Exception as error:
@@ -238,6 +242,7 @@ def _remote_digest(url: str) -> str:
     """Returns what identifies the content of a remote file: the checksum of its storage service, if it has one."""
     file_system, path = _file_system(url)
     info = file_system.info(path)
+    # S3, Google Cloud Storage and the Hub each have a checksum under a name of their own.
     for name in ("ETag", "etag", "md5Hash", "sha256", "blob_id"):
         if info.get(name):
             return f"{name} {info[name]}"
@@ -308,6 +313,7 @@ def _read_memory(texts: Sequence[str], start: int) -> Iterator[Document]:
 
 
 def _read_text(source: Source, start: int) -> Iterator[Document]:
+    # Lines of the current document, and the byte at which it started.
     lines: list[str] = []
     document_start = position = start
     for line in _read_lines(source, start):
@@ -317,8 +323,10 @@ def _read_text(source: Source, start: int) -> Iterator[Document]:
                 document_start = line.start
             lines.append(line.text)
         elif lines:
+            # A blank line ends the document.
             yield Document("\n".join(lines), None, document_start, position)
             lines = []
+    # The last document of a file needs no blank line after it.
     if lines:
         yield Document("\n".join(lines), None, document_start, position)
 
@@ -341,6 +349,7 @@ def _read_parquet(source: Source, start: int) -> Iterator[Document]:
     row_number = 0
     try:
         with _open(source.location) as raw, pq.ParquetFile(raw) as file:
+            # Row groups before the first row are not even decompressed.
             columns = _parquet_columns(source, file.schema_arrow.names)
             groups, row_number = _row_groups_from(file, start)
             batches = file.iter_batches(batch_size=PARQUET_BATCH_ROWS, columns=columns, row_groups=groups)
@@ -389,6 +398,7 @@ def _read_hub(source: Source) -> Iterator[Document]:
         rows = load_dataset(
             source.name, options.hub_config, split=options.hub_split, streaming=True, revision=source.revision
         )
+        # Streaming: a dataset of the Hub may be larger than the disk of this machine.
         for number, row in enumerate(rows, start=1):
             yield _row_document(row, f"dataset {source.name}, row {number}", options, number - 1, 0)
     except UserError:
@@ -408,6 +418,7 @@ def _row_document(row: dict[str, Any], place: str, options: TextSource, start: i
             f"Name the field with {flag('text_column')}.",
             setting="text_column",
         )
+    # A missing title is normal; a missing text is a mistake in the input.
     text, title = row[options.text_column], row.get(options.title_column)
     if not isinstance(text, str):
         raise UserError(f"{place}: the field {options.text_column!r} is {type(text).__name__}, not text.")
@@ -434,6 +445,7 @@ def _read_lines(source: Source, start: int) -> Iterator[_Line]:
     number = 0
     try:
         with _open(source.location) as raw:
+            # A compressed file is only read from its beginning.
             raw.seek(start)
             position = start
             for number, data in enumerate(decompressed(raw, Path(source.name).suffix), start=1):

@@ -104,6 +104,7 @@ class _DroppedFromDocument:
 def _summarize(decisions: list[_DroppedFromDocument], num_documents: int) -> DroppedInSource:
     characters = np.zeros(num_documents, np.int64)
     documents, lines, counts = [], [], []
+    # A dropped document loses nothing more; one that stays loses lines.
     for item in decisions:
         counts.append((item.document, item.decision.counts))
         if item.decision.drops_document:
@@ -121,6 +122,7 @@ def _summarize(decisions: list[_DroppedFromDocument], num_documents: int) -> Dro
 
 def _decide_near(sources: Sequence[Source], folder: Path) -> Iterator[DroppedInSource]:
     """Reads all documents once more, one after the other, because near duplicates need the text."""
+    # Memory grows with the number of documents: half a kilobyte for each sketch.
     duplicates = DuplicateFilter("near")
     for number, source in enumerate(sources):
         decisions = []
@@ -139,6 +141,7 @@ def _decide_near(sources: Sequence[Source], folder: Path) -> Iterator[DroppedInS
 
 
 def _decide_exact(num_sources: int, folder: Path) -> Iterator[DroppedInSource]:
+    # Documents and paragraphs without a repeated key are not looked at, so Python handles few of them.
     repeated = _repeated_keys(num_sources, folder)
     duplicates = ExactFilter()
     for number in range(num_sources):
@@ -158,16 +161,19 @@ def _decide_exact(num_sources: int, folder: Path) -> Iterator[DroppedInSource]:
 
 def _candidates(scan: Scan, repeated: UInt64Array) -> Iterator[tuple[int, Int64Array]]:
     """Yields the documents that have a repeated key, with those of their paragraphs that have one."""
+    # Numbers of the paragraphs with a repeated key, and of the documents that they belong to.
     paragraphs = np.flatnonzero(_contains(repeated, scan.paragraph_keys))
     owners = np.searchsorted(scan.paragraph_starts, paragraphs, side="right") - 1
     documents = np.union1d(np.flatnonzero(_contains(repeated, scan.keys)), owners)
     for document in documents.tolist():
+        # The owners ascend, so the paragraphs of a document are next to each other.
         begin, end = np.searchsorted(owners, [document, document + 1])
         yield document, paragraphs[begin:end]
 
 
 def _repeated_keys(num_sources: int, folder: Path) -> UInt64Array:
     """Returns the keys that occur more than once among all documents and paragraphs, ascending."""
+    # Count the keys to know in how many ranges they must be sorted.
     total = 0
     for number in range(num_sources):
         scan = read_scan(folder, number)
@@ -178,6 +184,7 @@ def _repeated_keys(num_sources: int, folder: Path) -> UInt64Array:
     bounds = [(number * 2**64) // num_ranges for number in range(num_ranges + 1)]
     repeated = []
     for low, high in pairwise(bounds):
+        # Equal keys are neighbors after sorting.
         keys = np.sort(np.concatenate(_keys_between(num_sources, folder, low, high)))
         repeated.append(np.unique(keys[1:][keys[1:] == keys[:-1]]))
     return np.concatenate(repeated)

@@ -74,14 +74,17 @@ class Decision(NamedTuple):
 
 def fingerprint(text: str) -> Fingerprint:
     """Returns the keys of a document and of its paragraphs."""
+    # Case and spacing differ between copies of a text, for example after other line breaks.
     words = text.casefold().split()
     paragraphs = []
     only_paragraphs = True
     for number, line in enumerate(text.split("\n")):
         line_words = line.casefold().split()
+        # A line that is the complete document is compared as a document.
         if PARAGRAPH_WORDS <= len(line_words) < len(words):
             paragraphs.append(Paragraph(number, _key(line_words), len(line_words), len(line)))
         elif line_words:
+            # This line is never dropped, so something is always left of the document.
             only_paragraphs = False
     return Fingerprint(_key(words), len(words), tuple(paragraphs), only_paragraphs)
 
@@ -103,6 +106,7 @@ class ExactFilter:
             document: its fingerprint. Paragraphs whose key occurs once in the corpus may be left out.
             is_near_duplicate: drop it because it is similar to an earlier one.
         """
+        # Documents come first: a copy is counted once, not once for each of its paragraphs.
         if self._came_before(document.key) or is_near_duplicate:
             counts = Counter(duplicate_documents=1, duplicate_words=document.words)
             return Decision(True, (), counts)
@@ -152,9 +156,12 @@ class NearFilter:
         """Returns whether a document resembles an earlier one. If not, later ones are compared with it."""
         words = text.casefold().split()
         num_shingles = max(1, len(words) - SHINGLE_WORDS + 1)
+        # The set of word sequences describes a text well even if paragraphs were moved.
         shingles = {" ".join(words[start : start + SHINGLE_WORDS]) for start in range(num_shingles)}
+        # Equal sketches need the same seed and the same order in every process.
         sketch = self._new_sketch(SKETCH_SIZE, 0)
         sketch.update(sorted(shingles))
+        # The index finds candidates; their similarity decides.
         for number in self._index.query(sketch):
             if sketch.jaccard(self._sketches[number]) >= NEAR_SIMILARITY:
                 return True

@@ -54,6 +54,7 @@ def join_parts(
     Raises:
         UserError: no part contains a document; the folder is then removed.
     """
+    # Sum the counts of all parts, and add what was dropped before the parts were made.
     parts = [part["part"] for part in finished]
     counts: Counter[str] = Counter()
     for part in parts:
@@ -63,6 +64,7 @@ def join_parts(
         shutil.rmtree(folder)
         raise _empty_corpus(settings, counts["documents_read"])
 
+    # Everything but the manifest is written first, because the manifest has the checksums of all files.
     _write_index(folder, parts)
     _write_datasets_files(folder, parts)
     save_tokenizer(tokenizer, folder / "tokenizer")
@@ -80,6 +82,7 @@ def join_parts(
         "parts": parts,
         "sha256": _digests(folder, parts),
     }
+    # A folder with a manifest is a complete corpus.
     manifest["manifest_sha256"] = manifest_digest(manifest)
     write_json(folder / MANIFEST, manifest)
 
@@ -160,6 +163,7 @@ def _write_index(folder: Path, parts: Sequence[PartFacts]) -> None:
         lengths = read_lengths(folder / part["file"])
         next_document = document + len(lengths.document_sentences)
         next_sentence = sentence + len(lengths.sentence_lengths)
+        # Boundaries in the part become boundaries in the corpus by adding what came before.
         starts = token + row_starts(lengths.sentence_lengths)
         sentence_offsets = row_starts(lengths.document_sentences)
         sentence_starts[sentence : next_sentence + 1] = starts
@@ -192,6 +196,7 @@ def _write_datasets_files(folder: Path, parts: Sequence[PartFacts]) -> None:
     """Writes the two files with which `datasets.load_from_disk` opens the folder without a copy of the parts."""
     from datasets import DatasetInfo
 
+    # The keys of state.json are those that `Dataset.save_to_disk` writes.
     DatasetInfo(features=corpus_features(parts[0]["token_dtype"])).write_to_directory(str(folder))
     state: dict[str, Any] = {
         "_data_files": [{"filename": part["file"]} for part in parts],

@@ -63,6 +63,7 @@ class LanguageSigns:
             counts: tokens and sentences of the corpus, from its manifest.
         """
         messages = []
+        # Each language by itself: a corpus of several may be wrong in one.
         for language, num_words in self.words.items():
             share = self.common_words[language] / max(1, num_words)
             if num_words >= WORDS_TO_JUDGE and share < FEWEST_COMMON_WORDS:
@@ -71,6 +72,7 @@ class LanguageSigns:
                     f"among the ten commonest of that language. The language decides how sentences are found; set "
                     f"{flag('language')} to the language of the text."
                 )
+        # A splitter that does not know the script finds hardly any sentence ends.
         tokens_per_sentence = counts["tokens"] / max(1, counts["sentences"])
         if tokens_per_sentence > LONG_SENTENCE_TOKENS:
             messages.append(

@@ -71,6 +71,7 @@ class PartMaker:
 
     def __call__(self, part: Part) -> None:
         """Reads, cleans and tokenizes the documents of a part and writes its two files."""
+        # Read and tokenize block by block.
         tokenizer = _tokenizer(self.settings)
         documents = read_part(part, self.passes, self.sources, self.folder)
         blocks = [tokenizer(block) for block in _blocks(documents)]
@@ -82,6 +83,7 @@ class PartMaker:
             losses += block.losses
             language.add(block.language)
 
+        # Write the tokens first: a part counts as finished when its second file exists.
         path = arrow_path(self.folder, part)
         _write_arrow(path, self.schema, tokens, blocks)
         facts = PartFacts(file=path.name, sha256=file_digest(path), token_dtype=str(tokens.dtype), counts=dict(counts))
@@ -115,6 +117,7 @@ def _write_arrow(path: Path, schema: bytes, tokens: npt.NDArray[Any], blocks: li
     sentence_lengths = np.concatenate([block.sentence_lengths for block in blocks])
     document_sentences = np.concatenate([block.document_sentences for block in blocks])
     keys = np.concatenate([block.document_keys for block in blocks])
+    # A list column is one flat array and the place at which each row starts in it.
     sentence_offsets = row_starts(document_sentences)
     token_offsets = row_starts(sentence_lengths)[sentence_offsets]
     batch = pa.record_batch(
@@ -142,12 +145,14 @@ def finished_part(folder: Path, part: Part, plan_digest: str) -> FinishedPart | 
     """Returns what is known of a finished part, or None if it is missing, damaged or of another plan."""
     try:
         content = cast(FinishedPart, read_json_object(_json_path(folder, part)))
+        # A part of another plan has other documents, although its file has the same name.
         facts = content["part"]
         is_planned = content["plan"] == plan_digest and facts["counts"].get("documents_read") == part.documents
         path = arrow_path(folder, part)
         if is_planned and facts["file"] == path.name and file_digest(path) == facts["sha256"]:
             return content
     except (UserError, OSError, KeyError, TypeError, AttributeError):
+        # A file that is missing or damaged means that the part must be made again.
         return None
     return None
 

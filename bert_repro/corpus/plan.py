@@ -118,14 +118,17 @@ def make_plan(config: TextConfig, sources: Sequence[Source], folder: Path) -> Pl
         sources: from `find_sources`.
         folder: the folder with their scans.
     """
+    # The weight of a language depends on the length of all sources, so nothing can be cut before they are scanned.
     passes = _passes(config, sources, [int(read_scan(folder, number).lengths.sum()) for number in range(len(sources))])
     cutter = _Cutter(config.max_documents)
     duplicates: Counter[str] = Counter()
     all_dropped = decide_duplicates(config, sources, folder)
     for number, (source, in_source) in enumerate(zip(sources, all_dropped, strict=True)):
+        # Those that make the parts read from this file which documents and lines to leave out.
         write_dropped(in_source.dropped, folder, number)
         scan = read_scan(folder, number)
         copies = _copies(passes[source.origin], source.origin, np.arange(scan.num_documents))
+        # A dropped document comes zero times.
         copies[in_source.dropped.documents] = 0
         documents_read = cutter.add(number, scan.starts, scan.lengths - in_source.characters, copies)
         # Documents after the last one that was asked for are not counted, as if they had not been read.
@@ -135,6 +138,7 @@ def make_plan(config: TextConfig, sources: Sequence[Source], folder: Path) -> Pl
         if cutter.is_full:
             break
 
+    # The digest ties finished parts to this plan.
     parts = cutter.finish()
     content = {"parts": [asdict(part) for part in parts], "passes": passes, "duplicates": dict(duplicates)}
     return Plan(tuple(parts), tuple(passes), duplicates, json_digest(content))
@@ -176,10 +180,12 @@ def _passes(config: TextConfig, sources: Sequence[Source], characters: Sequence[
     passes = [options.passes for options in config.text_sources] or [1.0]
     if config.sampling_exponent == 1:
         return passes
+    # Languages are compared by the text that would come without sampling.
     language_characters: Counter[str] = Counter()
     for source, length in zip(sources, characters, strict=True):
         language_characters[source.options.language] += round(length * passes[source.origin])
     most = max(language_characters.values())
+    # A language with less text than the largest one gets a weight above 1.
     weighted = []
     for origin, options in enumerate(config.text_sources):
         length = language_characters[options.language]
@@ -201,6 +207,7 @@ def _copies(passes: float, origin: int, documents: Int64Array) -> Int64Array:
     Returns:
         int64 [n].
     """
+    # Every document comes `whole` times, and a random share of them once more.
     whole, rest = divmod(passes, 1)
     copies = np.full(len(documents), int(whole), np.int64)
     if rest > 0:
@@ -289,6 +296,7 @@ class _Cutter:
         self._documents += last - first + 1
 
     def _close_part(self) -> None:
+        # Numbers follow the order of the documents.
         self._parts.append(Part(len(self._parts), tuple(self._slices), self._documents, self._characters))
         self._slices, self._documents, self._characters = [], 0, 0
 
@@ -314,18 +322,21 @@ def read_part(part: Part, passes: Sequence[float], sources: Sequence[Source], fo
 
 
 def _read_slice(piece: Slice, passes: Sequence[float], source: Source, folder: Path) -> Iterator[Document]:
+    # The copies are drawn again as in the plan; the draws depend on the document's number alone.
     dropped = read_dropped(folder, piece.source)
     numbers = np.arange(piece.first, piece.last + 1)
     copies = _copies(passes[source.origin], source.origin, numbers)
     copies[np.isin(numbers, dropped.documents)] = 0
     documents = documents_from(source, piece.source, folder, first=piece.first, start=piece.start)
     for number, count in zip(numbers.tolist(), copies.tolist(), strict=True):
+        # Documents are read one after the other, so those that are dropped are read too.
         document = next(documents, None)
         if document is None:
             raise UserError(f"{source.name} has become shorter while it was read. {PREPARE_AGAIN}")
         lines = dropped.lines_of(number)
         if lines:
             document = document._replace(text=without_lines(document.text, lines))
+        # Only the first and the last document of a slice can have copies in other parts.
         first_copy = piece.first_copy if number == piece.first else 0
         last_copy = piece.last_copy if number == piece.last else count - 1
         for _ in range(first_copy, last_copy + 1):
@@ -345,6 +356,7 @@ def read_all(config: TextConfig, sources: Sequence[Source]) -> Iterator[Document
             lengths = [len(document.text) for document in read_documents(source)]
             characters.append(sum(lengths))
     passes = _passes(config, sources, characters)
+    # Without a plan, documents are compared as they come.
     duplicates = DuplicateFilter(config.deduplicate)
     num_documents = 0
     for source in sources:

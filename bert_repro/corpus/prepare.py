@@ -90,6 +90,7 @@ def prepare_corpus(config: CorpusConfig, texts: Sequence[str] | None = None) -> 
     tokenizer = _load_tokenizer(config.tokenizer)
     settings = _settings(config, sources, tokenizer)
 
+    # If the output folder is a link, the work folder must be on the disk that it points to.
     output_dir = followed(Path(config.output_dir))
     manifest = _finished_corpus(output_dir, settings, config.overwrite_output_dir)
     if manifest is not None:
@@ -108,6 +109,7 @@ def prepare_corpus(config: CorpusConfig, texts: Sequence[str] | None = None) -> 
         _require_unchanged(output_dir, present, claim)
         replace_folder(preparation.folder, output_dir, last=(MANIFEST,))
 
+    # Say what was kept, and what may be wrong with it.
     manifest = read_manifest(output_dir)
     _report(manifest, output_dir)
     _report_losses(parts, manifest, config.tokenizer)
@@ -136,6 +138,7 @@ def _settings(config: CorpusConfig, sources: list[Source], tokenizer: "PreTraine
     splitter = config.sentence_splitter
     if splitter == "auto" and languages == {"en"}:
         splitter = "nupunkt"
+    # Another version of a splitter may find other sentences.
     splitter_version = None
     if splitter != "lines":
         splitter_version = importlib.metadata.version("nupunkt" if splitter == "nupunkt" else "sentencex")
@@ -169,6 +172,7 @@ def _finished_corpus(output_dir: Path, settings: dict[str, Any], overwrite: bool
 
 def _require_equal(settings: dict[str, Any], earlier: dict[str, Any], folder: Path) -> None:
     """Refuses to continue a preparation that was started with other settings."""
+    # An earlier version of this package may have had other settings, so both sets of names are compared.
     for name in {**settings, **earlier}:
         value, earlier_value = settings.get(name), earlier.get(name)
         if earlier_value == value:
@@ -262,6 +266,7 @@ class _Preparation:
                 return
             if not self.config.overwrite_output_dir:
                 _require_equal(self.settings, earlier, self.folder)
+            # The user allowed to replace what is there, which includes unfinished work.
             for path in self.folder.iterdir():
                 _remove(path)
         elif any(self.folder.iterdir()):
@@ -272,6 +277,7 @@ class _Preparation:
         write_json(settings_file, self.settings)
 
     def _make_parts(self, plan: Plan, engine: Engine) -> None:
+        # The tokenizer travels to the workers as JSON; they do not import transformers.
         settings = TokenizeSettings(
             self.tokenizer.backend_tokenizer.to_str(), self.config.text_passages_only, self.config.sentence_splitter
         )
@@ -295,6 +301,7 @@ class _Preparation:
 
     def _remove_foreign_parts(self, plan: Plan) -> None:
         """Removes part files that are not in the plan, which another program may have left."""
+        # A file that is in no plan would otherwise stay in the finished corpus.
         planned = {f"part-{part.number:05d}" for part in plan.parts}
         for path in self.folder.glob("part-*"):
             if path.stem not in planned:

@@ -71,6 +71,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST
     if not path.is_file():
         raise UserError(f"{folder} is not a prepared corpus: {MANIFEST} is missing. Run prepare_corpus first.")
+    # The checksum finds damage; the other checks are for manifests that somebody else wrote.
     manifest = read_json_object(path, damaged=_PREPARE_AGAIN)
     if manifest.get("manifest_sha256") != manifest_digest(manifest):
         raise UserError(f"{path} is damaged: it does not match its own SHA-256. {_PREPARE_AGAIN}")
@@ -148,6 +149,7 @@ class PreparedCorpus:
         Raises:
             UserError: the folder is not a prepared corpus, or a file is missing or does not match the manifest.
         """
+        # Reading all files takes minutes for a large corpus, so one process of each machine does it.
         folder = Path(folder)
         if is_local_main_process():
             for name, digest in read_manifest(folder)["sha256"].items():
@@ -197,6 +199,7 @@ class PreparedCorpus:
         starts, lengths = np.asarray(starts, dtype=np.int64), np.asarray(lengths, dtype=np.int64)
         if not len(starts):
             return np.empty(0, dtype=self.manifest["token_dtype"])
+        # Find the part of each slice, and its place in that part.
         part = np.searchsorted(self._part_starts, starts, side="right") - 1
         begins = starts - self._part_starts[part]
         ends = begins + lengths
@@ -209,6 +212,7 @@ class PreparedCorpus:
         """Returns how often each token occurs, int64 [V]; reads all tokens once."""
         size = self.manifest["vocab_size"]
         counts = np.zeros(size, dtype=np.int64)
+        # bincount copies its input to int64, so memory stays small only part by part.
         for part in self._parts:
             counts += np.bincount(part, minlength=size)
         return counts
@@ -230,7 +234,9 @@ class PreparedCorpus:
         Raises:
             UserError: one side has too few documents.
         """
+        # The draw of a document is a function of its text.
         draws = fraction(draw(Stream.HELDOUT_DOCUMENTS, np.asarray(self.document_keys)))
+        # Small corpora: hold out at least as many documents as are needed.
         fewest = min(at_least, len(draws))
         lowest_draws = np.partition(draws, fewest - 1)[:fewest]
         is_heldout = (draws < heldout_fraction) | (draws <= lowest_draws.max())

@@ -73,6 +73,7 @@ class Scan:
             document: its number.
             paragraphs: numbers of its paragraphs that are to be compared. The others count as text that stays.
         """
+        # If a paragraph is left out of the comparison, it stays in the document.
         all_paragraphs = self.paragraph_starts[document + 1] - self.paragraph_starts[document]
         compared = [self._paragraph(number) for number in paragraphs.tolist()]
         return Fingerprint(
@@ -104,6 +105,7 @@ def scan_sources(config: TextConfig, sources: Sequence[Source], folder: Path, en
         UserError: a source is damaged.
     """
     (folder / SCAN_FOLDER).mkdir(exist_ok=True)
+    # Near duplicates are found by their text, so they need no keys.
     scanner = _Scanner(tuple(sources), folder.absolute(), config.deduplicate == "exact", _documents_needed(config))
     weights = [max(1, source.size) for source in sources]
     num_proc = min(engine.num_proc, sum(weights) // BYTES_PER_PROCESS + 1)
@@ -135,6 +137,7 @@ def documents_from(source: Source, number: int, folder: Path, *, first: int, sta
     """
     if source.can_start_anywhere:
         return read_documents(source, start)
+    # Compressed files and Hub datasets were copied by the scan.
     batches = read_scan(folder, number).copy_batches
     return _read_copy(source, _copy_path(folder, number), batches, first)
 
@@ -177,6 +180,7 @@ class _Scanner:
     def __call__(self, number: int) -> None:
         source = self.sources[number]
         recorder = _ScanRecorder(self.with_keys)
+        # The scan is written last: a source with a scan also has its copy.
         if source.can_start_anywhere:
             self._read(source, recorder, None)
         else:
@@ -194,15 +198,26 @@ class _Scanner:
                 return
 
 
-@dataclass
 class _ScanRecorder:
-    """Collects what a scan says about documents, and writes it; see `Scan`."""
+    """Collects the arrays of a scan as lists, document by document; see `Scan`.
 
-    with_keys: bool
-    copy_batches: list[int] = field(default_factory=list)
-    _starts: list[int] = field(default_factory=list)
-    _lengths: list[int] = field(default_factory=list)
-    _fingerprints: list[Fingerprint] = field(default_factory=list)
+    Args:
+        with_keys: whether to record the keys of documents and paragraphs.
+    """
+
+    def __init__(self, with_keys: bool) -> None:
+        self.with_keys = with_keys
+        self.copy_batches: list[int] = []
+        self._starts: list[int] = []
+        self._lengths: list[int] = []
+        self._keys: list[int] = []
+        self._words: list[int] = []
+        self._only_paragraphs: list[bool] = []
+        self._paragraph_counts: list[int] = []
+        self._paragraph_keys: list[int] = []
+        self._paragraph_lines: list[int] = []
+        self._paragraph_words: list[int] = []
+        self._paragraph_lengths: list[int] = []
 
     @property
     def num_documents(self) -> int:
@@ -212,28 +227,35 @@ class _ScanRecorder:
         self._starts.append(document.start)
         self._lengths.append(len(document.text))
         if self.with_keys:
-            self._fingerprints.append(fingerprint(document.text))
+            self._add_keys(fingerprint(document.text))
+
+    def _add_keys(self, document: Fingerprint) -> None:
+        self._keys.append(document.key)
+        self._words.append(document.words)
+        self._only_paragraphs.append(document.only_paragraphs)
+        self._paragraph_counts.append(len(document.paragraphs))
+        # The paragraphs of all documents become one array, with the start of each document in it.
+        for paragraph in document.paragraphs:
+            self._paragraph_keys.append(paragraph.key)
+            self._paragraph_lines.append(paragraph.line)
+            self._paragraph_words.append(paragraph.words)
+            self._paragraph_lengths.append(paragraph.characters)
 
     def write(self, path: Path) -> None:
-        paragraphs: list[Paragraph] = []
-        paragraph_counts = []
-        for document in self._fingerprints:
-            paragraphs.extend(document.paragraphs)
-            paragraph_counts.append(len(document.paragraphs))
         with atomic_file(path, binary=True) as file:
             np.savez(
                 file,
                 starts=np.array(self._starts, np.int64),
                 lengths=np.array(self._lengths, np.int64),
                 copy_batches=np.array(self.copy_batches, np.int64),
-                keys=np.array([document.key for document in self._fingerprints], np.uint64),
-                words=np.array([document.words for document in self._fingerprints], np.int64),
-                only_paragraphs=np.array([document.only_paragraphs for document in self._fingerprints], bool),
-                paragraph_starts=row_starts(np.array(paragraph_counts, np.int64)),
-                paragraph_keys=np.array([paragraph.key for paragraph in paragraphs], np.uint64),
-                paragraph_lines=np.array([paragraph.line for paragraph in paragraphs], np.int64),
-                paragraph_words=np.array([paragraph.words for paragraph in paragraphs], np.int64),
-                paragraph_lengths=np.array([paragraph.characters for paragraph in paragraphs], np.int64),
+                keys=np.array(self._keys, np.uint64),
+                words=np.array(self._words, np.int64),
+                only_paragraphs=np.array(self._only_paragraphs, bool),
+                paragraph_starts=row_starts(np.array(self._paragraph_counts, np.int64)),
+                paragraph_keys=np.array(self._paragraph_keys, np.uint64),
+                paragraph_lines=np.array(self._paragraph_lines, np.int64),
+                paragraph_words=np.array(self._paragraph_words, np.int64),
+                paragraph_lengths=np.array(self._paragraph_lengths, np.int64),
             )
 
 
@@ -290,10 +312,12 @@ def _read_copy(source: Source, path: Path, batch_starts: Int64Array, first: int)
 
     with pa.memory_map(str(path)) as file:
         reader = pa.ipc.open_file(file)
+        # Batches before the first document are not decompressed.
         first_batch = int(np.searchsorted(batch_starts, first, side="right")) - 1
         number = int(batch_starts[first_batch])
         for batch_number in range(first_batch, reader.num_record_batches):
             batch = reader.get_batch(batch_number)
+            # Documents of the same batch before the first one are skipped.
             rows = zip(batch.column("text").to_pylist(), batch.column("title").to_pylist(), strict=True)
             for text, title in rows:
                 if number >= first:

@@ -91,6 +91,7 @@ class BlockTokenizer:
 
     def __call__(self, documents: Sequence[Document]) -> Block:
         """Tokenizes documents. Sentences without tokens and documents without sentences are dropped."""
+        # All sentences of a block are tokenized together, which is faster; remember where documents end.
         counts: Counter[str] = Counter()
         sentences: list[str] = []
         document_ends: list[int] = []
@@ -112,6 +113,7 @@ class BlockTokenizer:
                 counts[f"source_{document.origin}_tokens"] += int(lengths[begin:end].sum())
             begin = end
         counts.update(documents=len(keys), sentences=sum(document_sentences), tokens=len(tokens))
+        # [UNK] is counted exactly, because the tokens are at hand.
         losses, language = self._signs(documents)
         losses += TokenizerLosses(tokens=len(tokens), unknown_tokens=int((tokens == self._unknown_id).sum()))
         return Block(
@@ -134,6 +136,7 @@ class BlockTokenizer:
 
     def _sentences(self, document: Document, counts: Counter[str]) -> list[str]:
         """Returns the sentences of a document and adds what was read and dropped to `counts`."""
+        # A splitter is loaded once for each language.
         if document.language not in self._splitters:
             splitter = sentence_splitter(self._settings.sentence_splitter, document.language)
             self._splitters[document.language] = splitter
@@ -173,6 +176,7 @@ def sentence_splitter(name: str, language: str) -> Splitter:
     Raises:
         UserError: there are no rules for the language, or the package that has them is not installed.
     """
+    # As in the original implementation, the text already has one sentence per line.
     if name == "lines":
         return lambda paragraph: [paragraph]
     if name == "nupunkt" or (name == "auto" and language == "en"):
@@ -195,6 +199,7 @@ def sentence_splitter(name: str, language: str) -> Splitter:
             setting="language",
         ) from None
 
+    # sentencex returns sentences with the spaces around them, and sometimes spaces alone.
     def split(paragraph: str) -> list[str]:
         sentences = (sentence.strip() for sentence in sentencex.segment(language, paragraph))
         return [sentence for sentence in sentences if sentence]

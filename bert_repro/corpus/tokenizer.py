@@ -68,6 +68,7 @@ def train_tokenizer(config: TokenizerConfig, texts: Sequence[str] | None = None)
     Raises:
         UserError: bad input, or no text.
     """
+    # Extending a vocabulary and limiting the words read the input once; otherwise it is counted in parts.
     sources = find_sources(config, texts)
     normalization = Normalization(config.lowercase, config.strip_accents, config.handle_chinese_chars)
     if config.extend:
@@ -144,6 +145,7 @@ def count_words(
         strip_accents=normalization.strip_accents,
         lowercase=normalization.lowercase,
     )
+    # Count what is between spaces first; most of it occurs many times.
     chunks: Counter[str] = Counter()
     for text in texts:
         chunks.update(normalizer.normalize_str(text).split())
@@ -206,6 +208,7 @@ def _count_words_in_parts(
                 weights=[part.characters for part in plan.parts],
                 label="counting words",
             )
+            # In the order of the parts, so that the result does not depend on which one was finished first.
             words: Counter[str] = Counter()
             losses = TokenizerLosses()
             for part in plan.parts:
@@ -214,6 +217,7 @@ def _count_words_in_parts(
                 losses += TokenizerLosses(**content["losses"])
             return _CountedText(words, losses)
         finally:
+            # The vocabulary is what remains of the counts.
             shutil.rmtree(work_folder, ignore_errors=True)
 
 
@@ -278,6 +282,7 @@ def train_on_words(
     too_short = f"too short for running text ({flag('text_passages_only', False)} keeps all lines)"
     if not words:
         raise UserError(f"There are no words to train a vocabulary on: the texts are empty or {too_short}.")
+    # Special tokens and characters always have entries; the rest of the vocabulary is learned.
     alphabet, inner_pieces = _alphabet(words, limit_alphabet)
     fixed_entries = [*SPECIAL_TOKENS, *alphabet, *inner_pieces]
     if vocab_size < len(fixed_entries):
@@ -329,6 +334,7 @@ def _alphabet(words: Counter[str], limit: int) -> tuple[list[str], list[str]]:
     for word, count in words.items():
         for character in word:
             counts[character] += count
+    # Ties are broken by the character itself, so that the result is the same in every process.
     by_frequency = sorted(counts, key=lambda character: (-counts[character], character))
     alphabet = set(by_frequency[:limit])
 
@@ -342,6 +348,7 @@ def _alphabet(words: Counter[str], limit: int) -> tuple[list[str], list[str]]:
 
 def _report_losses(tokenizer: "PreTrainedTokenizerFast", counted: _CountedText, config: TokenizerConfig) -> None:
     """Warns if many words become [UNK], or if many letters lose their accents or vowel signs."""
+    # Tokenize each word once and count it as often as it occurs.
     words = [word for word, _ in counted.words.most_common(WORDS_TO_CHECK)]
     characters: set[str] = set()
     unknown_id = tokenizer.unk_token_id
@@ -352,6 +359,7 @@ def _report_losses(tokenizer: "PreTrainedTokenizerFast", counted: _CountedText, 
         characters.update(word)
         losses.tokens += counted.words[word] * len(encoding.ids)
         losses.unknown_tokens += counted.words[word] * encoding.ids.count(unknown_id)
+    # Rare characters and long words both become [UNK], but need different remedies.
     unknown_remedy = (
         f"The text has {len(characters)} different characters, and {flag('limit_alphabet')} is "
         f"{config.limit_alphabet}. Raise it, and {flag('vocab_size')} if necessary."
@@ -403,8 +411,10 @@ def extend_vocabulary(
             "There is nothing to append to the vocabulary: no word that occurs twice in the texts has more than one "
             "piece."
         )
+    # The words that save most come first; ties are broken by the word itself.
     new_words = sorted(saved_pieces, key=lambda word: (-saved_pieces[word], word))[:new_tokens]
 
+    # The model of a tokenizer cannot be changed, so a new one gets the longer vocabulary.
     state = json.loads(backend.to_str())["model"]
     vocab = dict(state["vocab"])
     for word in new_words:
@@ -425,6 +435,7 @@ def _saved_pieces(tokenizer: "PreTrainedTokenizerFast", words: Counter[str]) -> 
     """Returns for each repeated word of several pieces how many pieces an entry of its own would save."""
     saved = {}
     for word, count in words.items():
+        # A word that occurs once is more likely to be a misspelling than a term.
         if count < 2:
             continue
         pieces = tokenizer.tokenize(word)

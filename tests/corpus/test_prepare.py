@@ -11,6 +11,7 @@ from errors import user_error
 
 from bert_repro.configs import CorpusConfig, TextSource, TokenizerConfig
 from bert_repro.corpus import part_files, plan, prepare
+from bert_repro.corpus.cleaning import passages
 from bert_repro.corpus.documents import find_sources
 from bert_repro.corpus.part_files import PartMaker
 from bert_repro.corpus.plan import prepare_plan, read_all, read_part
@@ -141,6 +142,27 @@ def test_processes_and_interruptions_change_nothing(make_config, small_parts, tm
     assert made == [0, 1, 2, *range(1, len(made) - 2)]
     assert contents(complete.output_dir) == contents(broken.output_dir)
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith("broken")] == ["broken"]
+
+
+def test_vocabularies_do_not_depend_on_processes_and_parts(make_config, small_parts, tmp_path):
+    options = {"input_files": make_config().input_files, "vocab_size": 150}
+    one, two = (
+        train_tokenizer(TokenizerConfig(output_dir=str(tmp_path / f"{num_proc}"), num_proc=num_proc, **options))
+        for num_proc in (1, 2)
+    )
+    expected = train_wordpiece((text for number in range(40) for text in passages(document(number))), vocab_size=150)
+    assert one.get_vocab() == two.get_vocab() == expected.get_vocab()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["1", "2", "raw.jsonl"]
+
+
+@pytest.mark.parametrize("options", [{}, {"deduplicate": "exact"}, {"max_documents": 11}], ids=str)
+def test_a_ray_cluster_makes_the_same_corpus(make_config, small_parts, tmp_path, options):
+    pytest.importorskip("ray")
+    local = make_config(output_dir=str(tmp_path / "local"), **options)
+    ray = make_config(output_dir=str(tmp_path / "ray"), engine="ray", **options)
+    for config in (local, ray):
+        prepare_corpus(config)
+    assert contents(local.output_dir) == contents(ray.output_dir)
 
 
 def test_finished_corpus_is_reused_refused_or_replaced(make_config, monkeypatch):
