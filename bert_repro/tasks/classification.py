@@ -5,6 +5,7 @@ data and travel with the published model (`id2label`); without training they com
 predicts labels or numbers.
 """
 
+import ast
 import json
 import logging
 import math
@@ -461,6 +462,13 @@ class MultiLabelTask(ClassificationTask):
     def parse_label(self, text: Any) -> list[int]:
         """Reads the labels of a row; an empty text is a row without labels."""
         names = split_labels(text)
+        if set(names) <= {"0", "1"} and len(set(names)) < len(names):
+            raise ValueError(
+                f"{shown(names)} are zeros and ones, which name no label; give the names of the row's labels"
+            )
+        # "a, b" are two labels, unless the model knows a label of that name.
+        if isinstance(text, str) and LABEL_SEPARATOR not in text and not set(names) <= set(self.label_names):
+            names = split_labels(text, separator=",")
         for name in names:
             if name not in self.label_names:
                 raise ValueError(f"label {shown(name)} is not known; it must be one of: {', '.join(self.label_names)}")
@@ -517,10 +525,55 @@ class MultiLabelTask(ClassificationTask):
         return round(float(np.where(np.asarray(value) == 1, probabilities, 1 - probabilities).prod()), 6)
 
 
-def split_labels(text: Any) -> list[str]:
-    """Returns the labels of a row, given as a list or as a text such as `a|b`; empty ones do not count."""
-    parts = text if isinstance(text, list) else str(text or "").split(LABEL_SEPARATOR)
-    return [str(part).strip() for part in parts if str(part).strip()]
+def split_labels(text: Any, separator: str = LABEL_SEPARATOR) -> list[str]:
+    """Returns the labels of a row; empty ones do not count.
+
+    Args:
+        text: a list, such a list as text (`['a', 'b']`, as a CSV file of lists has it), or a text such as `a|b`.
+        separator: what stands between labels in a text that is no list.
+    """
+    parts = text
+    if not isinstance(text, list):
+        parts = _written_list(str(text or ""))
+    if parts is None:
+        parts = str(text).split(separator)
+    stripped = [str(part).strip() for part in parts]
+    return [part for part in stripped if part]
+
+
+def _written_list(text: str) -> list[Any] | None:
+    """Returns the list that a text writes out in Python's or JSON's spelling; None where it is no list."""
+    if not text.strip().startswith("["):
+        return None
+    try:
+        value = ast.literal_eval(text.strip())
+    except (ValueError, SyntaxError):
+        return None
+    return value if isinstance(value, list) else None
+
+
+def _labels_of_rows(found: Sequence[Any], where: str, column: str) -> list[list[str]]:
+    """Returns the labels of every training row that may have several.
+
+    Raises:
+        UserError: the rows hold zeros and ones, which name no label.
+    """
+    labels = [split_labels(value) for value in found]
+
+    # A file that separates labels by commas has the usual separator nowhere.
+    written = [value for value in found if isinstance(value, str)]
+    if not any(LABEL_SEPARATOR in value for value in written):
+        labels = [split_labels(value, separator=",") for value in found]
+
+    # Rows of zeros and ones, all equally long, mark labels by their place. Read as names they would be nonsense.
+    lengths = {len(names) for names in labels}
+    digits = set(chain.from_iterable(labels))
+    if len(lengths) == 1 and max(lengths) > 1 and digits <= {"0", "1"}:
+        raise UserError(
+            f"{where}: column {column!r} holds zeros and ones, such as {shown(labels[0])}, which name no label; write "
+            'the names of each row\'s labels instead, for example ["food", "staff"] or food|staff'
+        )
+    return labels
 
 
 def best_f1_threshold(probabilities: npt.NDArray[np.float64], labels: npt.NDArray[np.int64]) -> float:
@@ -633,7 +686,7 @@ def _training_labels(config: GlueConfig, rows: "datasets.Dataset", where: str) -
     require_columns(rows, [config.label_column], where, "name the column of labels with --label_column")
     found = values(rows, config.label_column, where)
     if config.multi_label:
-        return [split_labels(text) for text in found]
+        return _labels_of_rows(found, where, config.label_column)
     empty = [row for row, label in enumerate(found, 1) if not str(label or "").strip()]
     require(not empty, f"{where}: {config.label_column!r} is empty in row {listed(map(str, empty))}; label every row")
     return [[str(label).strip()] for label in found]

@@ -243,6 +243,8 @@ def _squad_rows(path: Path, content: Mapping[str, Any]) -> "datasets.Dataset":
                     row = {"id": question["id"], "question": question["question"], "context": paragraph["context"]}
                     if "answers" in question:
                         row["answers"] = question["answers"]
+                    if "is_impossible" in question:
+                        row["is_impossible"] = question["is_impossible"]
                     rows.append(row)
     except (KeyError, TypeError) as error:
         where = f"{error!r} in question {len(rows) + 1}"

@@ -210,7 +210,8 @@ def questions_of(rows: "datasets.Dataset", where: str, *, unanswerable: bool) ->
     Args:
         rows: `question`, `context`; `answers` (an object of the lists `text` and `answer_start`, or a list of objects;
             empty for no answer), or `answer` (a text of the context, empty for no answer) and, where it is there,
-            `answer_start`; without either the split is unlabelled. `id`, else the row's number from 0.
+            `answer_start`; without either the split is unlabelled. A question whose `is_impossible` is true has no
+            answer, whatever its answers say, as in the original run_squad.py. `id`, else the row's number from 0.
         where: the data, for messages.
         unanswerable: whether questions may lack an answer (v2.0).
 
@@ -245,7 +246,11 @@ def _answers(
 ) -> list[dict[str, Any]]:
     found = []
     given = rows["answers"] if "answers" in rows.column_names else _places(rows, columns["context"], where)
-    for identity, context, answers in zip(columns["id"], columns["context"], given, strict=True):
+    impossible = [False] * len(rows)
+    if "is_impossible" in rows.column_names:
+        impossible = [str(value).strip().casefold() in ("true", "1") for value in rows["is_impossible"]]
+    questions = zip(columns["id"], columns["context"], given, impossible, strict=True)
+    for identity, context, answers, is_impossible in questions:
         place = f"{where}, question {shown(identity)}"
         try:
             if isinstance(answers, list):
@@ -257,6 +262,10 @@ def _answers(
                 f"{place}: answers is {shown(answers)}; it must be a list of objects with text and answer_start, or an "
                 "object of two lists, empty for no answer"
             ) from None
+        # An answer without text is none: its place would make the first word of the passage the target.
+        pairs = [(text, start) for text, start in pairs if text.strip()]
+        if is_impossible:
+            pairs = []
         if not pairs and not unanswerable:
             raise UserError(f"{place}: has no answer; give it one, or use --task_name squad_v2")
         for text, start in pairs:

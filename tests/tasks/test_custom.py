@@ -7,6 +7,7 @@ from typing import Any
 import datasets
 import numpy as np
 import pytest
+from errors import user_error
 from running import recipe, results
 from sklearn.metrics import f1_score
 from transformers import AutoConfig
@@ -46,6 +47,33 @@ class TestSeveralLabels:
         assert task.model_settings()["problem_type"] == "multi_label_classification"
         with pytest.raises(ValueError, match="label 'c' is not known"):
             task.parse_label("a|c")
+
+    @pytest.mark.parametrize("rows", ["x,\"['b', 'a']\"\ny,[]\n", 'x,"b, a"\ny,\n', 'x,"[""b"", ""a""]"\ny,\n'])
+    def test_lists_as_text_and_commas_are_several_labels(self, tmp_path: Path, rows: str) -> None:
+        path = tmp_path / "a.csv"
+        path.write_text("text,label\n" + rows)
+        task = configured_task(
+            GlueConfig(model_name_or_path="-", do_train=True, train_file=str(path), multi_label=True)
+        )
+        assert task.label_names == ("a", "b")
+        assert task.load(None, ["train"])["train"]["label"][:] == [[1, 1], [0, 0]]
+
+    def test_a_comma_in_a_name_stays_where_labels_are_separated_otherwise(self, tmp_path: Path) -> None:
+        path = tmp_path / "a.csv"
+        path.write_text('text,label\nx,"food, drinks|staff"\ny,"food, drinks"\n')
+        task = configured_task(
+            GlueConfig(model_name_or_path="-", do_train=True, train_file=str(path), multi_label=True)
+        )
+        assert task.label_names == ("food, drinks", "staff")
+        assert task.load(None, ["train"])["train"]["label"][:] == [[1, 1], [1, 0]]
+
+    @pytest.mark.parametrize("spelled", [[1, 0, 0, 1], "[1, 0, 0, 1]", "1|0|0|1"])
+    def test_zeros_and_ones_are_no_names(self, tmp_path: Path, spelled: Any) -> None:
+        other = [0, 1, 0, 1] if isinstance(spelled, list) else spelled[::-1].replace("]", "<").replace("[", "]")
+        other = other.replace("<", "[") if isinstance(other, str) else other
+        path = write_rows(tmp_path / "a.jsonl", [{"text": "x", "label": spelled}, {"text": "y", "label": other}])
+        with user_error(path, "label", "zeros and ones"):
+            configured_task(GlueConfig(model_name_or_path="-", do_train=True, train_file=str(path), multi_label=True))
 
     def test_each_labels_threshold_has_its_best_f1(self) -> None:
         generator, limits = np.random.default_rng(0), np.linspace(0.005, 1, 200)

@@ -17,7 +17,7 @@ from bert_repro.configs import SquadConfig
 from bert_repro.errors import UserError
 from bert_repro.finetuning.data import encode
 from bert_repro.models.loading import load_tokenizer
-from bert_repro.tasks import TASKS
+from bert_repro.tasks import TASKS, configured_task
 from bert_repro.tasks.squad_task import SQUAD, SQUAD_V2
 from bert_repro.tasks.squad_windows import NO_ANSWER, UNFOUND
 
@@ -194,3 +194,27 @@ def test_a_run_leaves_what_the_official_script_takes(world, folder, tmp_path):
         assert (text == "") == (odds[name] > scores["null_score_diff_threshold"] or not nbest[name][0]["text"])
     arguments = f"--task_name squad_v2 --data_file {folder}/dev-v2.0.json --predictions_file {files[0]}"
     assert recipe("score_squad", arguments, f"--null_odds_file {files[2]}") == 0
+
+
+@pytest.mark.parametrize(
+    ("answers", "flag"),
+    [
+        ([{"text": "", "answer_start": 0}], None),
+        ([{"text": " ", "answer_start": 0}], False),
+        ([{"text": "1901", "answer_start": 15}], True),
+        ([], True),
+    ],
+)
+def test_impossible_questions_and_empty_answers_have_no_answer(tmp_path, answers, flag):
+    answered = {"id": "a", "question": "When?", "answers": [{"text": "1901", "answer_start": 15}]}
+    unanswered = {"id": "b", "question": "Who?", "answers": answers}
+    if flag is not None:
+        answered["is_impossible"] = False
+        unanswered["is_impossible"] = flag
+    paragraph = {"context": "Hall opened in 1901.", "qas": [answered, unanswered]}
+    path = tmp_path / "train.json"
+    path.write_text(json.dumps({"data": [{"title": "t", "paragraphs": [paragraph]}]}))
+    task = configured_task(SquadConfig(model_name_or_path="-", do_train=True, train_file=str(path)))
+    assert task.name == SQUAD_V2.name and task.unanswerable
+    read = task.load(None, ["train"])["train"]["answers"][:]
+    assert [entry["text"] for entry in read] == [["1901"], []]
