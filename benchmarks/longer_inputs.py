@@ -106,7 +106,8 @@ def masked_accuracy(options: argparse.Namespace, length: int, way: str) -> Itera
 @torch.no_grad()
 def vectors_kept(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Cuts the positions of an encoder and makes them again; yields mean cosines with its own vectors."""
-    tokenizer, model = AutoTokenizer.from_pretrained(options.encoder), AutoModel.from_pretrained(options.encoder).eval()
+    tokenizer = AutoTokenizer.from_pretrained(options.encoder, trust_remote_code=False)
+    model = AutoModel.from_pretrained(options.encoder, trust_remote_code=False).eval()
     texts = load_dataset("json", data_files=options.texts, split="train", streaming=True)
     read = (tokenizer(row["text"], truncation=True, max_length=LONGEST)["input_ids"] for row in texts)
     ids = torch.tensor(list(islice((row for row in read if len(row) == LONGEST), TEXTS)))

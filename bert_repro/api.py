@@ -117,7 +117,11 @@ class RunResult(dict[str, Any]):
         from bert_repro.models.loading import load_config
 
         name = load_config(str(self.folder)).architectures[0].removeprefix("BertRepro").removeprefix("Bert")
-        return getattr(modeling_bert_repro, f"BertRepro{name}").from_pretrained(self.folder).eval()
+        return (
+            getattr(modeling_bert_repro, f"BertRepro{name}")
+            .from_pretrained(self.folder, trust_remote_code=False)
+            .eval()
+        )
 
     def predict(self, data: "Texts", **settings: Any) -> list[dict[str, Any]]:
         """Returns what the model says about texts; see `bert_repro.predict`."""

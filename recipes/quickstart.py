@@ -48,8 +48,9 @@ import sys, numpy, torch, transformers
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
 name, folder, answers, *texts = sys.argv[1:]
-tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-model = getattr(transformers, name).from_pretrained(folder, attn_implementation="sdpa").eval()
+tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+model = getattr(transformers, name).from_pretrained(folder, attn_implementation="sdpa", trust_remote_code=False)
+model.eval()
 with torch.no_grad():
     numpy.save(answers, model(**tokenizer(texts, padding=True, return_tensors="pt"))[0].numpy())
 assert not any(module.split(".")[0] == "bert_repro" for module in sys.modules)
@@ -113,7 +114,7 @@ def main() -> None:
         heldout_fraction=0.05,
         max_eval_sequences=512,
     )
-    fill = transformers.pipeline("fill-mask", model=str(root / "pretrained"), top_k=5)
+    fill = transformers.pipeline("fill-mask", model=str(root / "pretrained"), top_k=5, trust_remote_code=False)
     for sentence in MASKED:
         print(sentence, "->", ", ".join(f"{guess['token_str']} {guess['score']:.1%}" for guess in fill(sentence)))
 
@@ -180,9 +181,13 @@ def difference_from_upstream(auto_class: str, folder: Path, texts: list[str]) ->
     """
     answers = folder / "upstream.npy"
     subprocess.run([sys.executable, "-c", UPSTREAM, auto_class, str(folder), str(answers), *texts], check=True)
-    model = bert_repro.HEADS[auto_class].from_pretrained(folder, attn_implementation="sdpa").eval()
+    model = (
+        bert_repro.HEADS[auto_class].from_pretrained(folder, attn_implementation="sdpa", trust_remote_code=False).eval()
+    )
     with torch.no_grad():
-        inputs = transformers.AutoTokenizer.from_pretrained(folder)(texts, padding=True, return_tensors="pt")
+        inputs = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False)(
+            texts, padding=True, return_tensors="pt"
+        )
         ours = model(**inputs)[0].numpy()
     return float(np.abs(ours - np.load(answers)).max() / max(1.0, np.abs(ours).max()))
 

@@ -104,6 +104,28 @@ def test_every_setting_is_read_by_what_it_sets():
     assert [name for name in sorted(names) if not re.search(rf"\b{name}\b", rooms)] == []
 
 
+def test_no_call_that_loads_a_model_leaves_open_whether_its_code_may_run():
+    """SECURITY.md promises it for package, recipes, benchmarks and the Space."""
+    open_calls = []
+    calls = 0
+    for folder in ("bert_repro", "recipes", "benchmarks"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+                if not isinstance(node, ast.Call):
+                    continue
+                name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+                if name not in ("from_pretrained", "pipeline"):
+                    continue
+                calls += 1
+                given = {keyword.arg: keyword.value for keyword in node.keywords}
+                value = given.get("trust_remote_code")
+                is_off = isinstance(value, ast.Constant) and value.value is False
+                # `loading` and `configuration_bert_repro` pass on a dict of options, which has the setting.
+                if not is_off and None not in given:
+                    open_calls.append(f"{name_of(path)}:{node.lineno}")
+    assert open_calls == [] and calls > 8
+
+
 def test_recipes_are_short_and_say_what_they_do():
     for path in (ROOT / "recipes").glob("*.py"):
         source = path.read_text("utf-8")

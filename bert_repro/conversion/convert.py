@@ -472,7 +472,7 @@ def _publish(
         array = np.array(pair.as_original(original.tensors[pair.original]), order="C")
         state[pair.name.removeprefix(prefix)] = torch.from_numpy(array)
     model_class = getattr(modeling_bert_repro, AUTO_CLASSES[auto_class].ours)
-    model = model_class.from_pretrained(None, config=original.config, state_dict=state)
+    model = model_class.from_pretrained(None, config=original.config, state_dict=state, trust_remote_code=False)
 
     # Nothing is claimed about the license of other people's weights.
     facts = {"converted_from": converted_from, "license": "unknown"}

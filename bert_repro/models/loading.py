@@ -124,6 +124,8 @@ def load_pretrained(
     load_config(name, setting)
     _require_safetensors(name, setting)
     options |= {"dtype": torch.float32, "output_loading_info": True, "use_safetensors": True}
+    # Asked or not, no code of a checkpoint runs.
+    options["trust_remote_code"] = False
     try:
         model, info = model_class.from_pretrained(name, **options)
     except Exception as error:

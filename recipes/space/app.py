@@ -69,7 +69,9 @@ def offered(task: str) -> list[str]:
 def class_of(model: str) -> str:
     """The class that a model was saved from, for example BertForMaskedLM."""
     try:
-        return (AutoConfig.from_pretrained(model).architectures or ["model without a class"])[0]
+        return (AutoConfig.from_pretrained(model, trust_remote_code=False).architectures or ["model without a class"])[
+            0
+        ]
     except (OSError, ValueError) as error:
         raise UserError(f"No model {model}: it is neither a folder here nor an id on the Hub.") from error
 
@@ -83,7 +85,8 @@ def load(task: str, model: str) -> Pipeline:
     if not saved.endswith(HEADS[task]):
         heads = " or ".join(f"Bert{head}" for head in HEADS[task])
         raise UserError(f"{model} is a {saved}, which cannot do this; take a {heads}.")
-    return pipeline(task, model=model, model_kwargs={"use_safetensors": True})  # no pickle of strangers
+    # A visitor may name any model: neither its code nor a pickle of its weights is read.
+    return pipeline(task, model=model, trust_remote_code=False, model_kwargs={"use_safetensors": True})
 
 
 def check(found: Pipeline, *texts: str, in_windows: bool = False) -> None:
