@@ -78,7 +78,7 @@ def _private_pattern() -> re.Pattern[str]:
     # The longest alternative comes first, because one token may begin with another one.
     secrets.sort(key=len, reverse=True)
 
-    # The home folder must be whole path components: with HOME=/home/ada, /data/home/ada/x.csv stays.
+    # The home folder must be whole path components: if it is /ada, then /data/ada/x.csv and /adam stay.
     home = str(Path.home()).rstrip("/")
     before, after = r"(?<![\w.~-])(?<!\w/)", r"(?![\w-])(?!\.\w)"
     never = "(?!)"
