@@ -10,7 +10,6 @@ import json
 import logging
 import math
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -643,9 +642,8 @@ def custom_classification(config: GlueConfig, rows: Splits, names: Mapping[str, 
         class_weights=_balanced_weights(label_names, labels) if config.class_weights and labels else (),
         label_smoothing=config.label_smoothing,
     )
-    data, notes, spellings = {}, [], Counter(map(str.casefold, label_names))
-    if twins := [name for name in label_names if spellings[name.casefold()] > 1]:
-        notes.append(f"The labels {' and '.join(twins)} are different, although only their case differs.")
+    data: dict[str, datasets.Dataset] = {}
+    notes = _similar_label_notes(label_names)
     for split, where in names.items():
         given: dict[str, Any] = {"label": config.label_column, "may_lack_labels": split == "test", "missing": ""}
         data[split] = task.from_rows(rows[split], where, **given)
@@ -704,6 +702,27 @@ def _label_names(labels: Sequence[Sequence[str]], where: str, column: str) -> tu
         fix = "name the column of labels with --label_column, or predict numbers with --regression"
         raise UserError(f"{where}: column {column!r} has {found}; {fix}")
     return tuple(names)
+
+
+def _similar_label_notes(label_names: Sequence[str]) -> list[str]:
+    """Returns a note for each group of labels that are probably meant to be one label: `Yes` and `yes`, 1 and 1.0."""
+    notes = []
+    by_lower_case: dict[str, list[str]] = {}
+    by_number: dict[float, list[str]] = {}
+    for name in label_names:
+        by_lower_case.setdefault(name.casefold(), []).append(name)
+        is_text, value, _ = _numbers_first(name)
+        if not is_text:
+            by_number.setdefault(value, []).append(name)
+
+    for names in by_lower_case.values():
+        if len(names) > 1:
+            notes.append(f"The labels {' and '.join(names)} are different, although only their case differs.")
+    for names in by_number.values():
+        if len(names) > 1:
+            quoted = " and ".join(map(repr, names))
+            notes.append(f"The labels {quoted} are different, although they are the same number.")
+    return notes
 
 
 def _numbers_first(label: str) -> tuple[int, float, str]:
