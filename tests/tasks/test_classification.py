@@ -3,9 +3,10 @@
 import datasets
 import numpy as np
 import pytest
+from errors import user_error
 from tiny_models import word_tokenizer
 
-from bert_repro.errors import NonFiniteError, UserError
+from bert_repro.errors import NonFiniteError
 from bert_repro.finetuning.data import encode
 from bert_repro.tasks.base import token_ids, truncated_lengths
 from bert_repro.tasks.glue_tasks import COLA, MNLI, MRPC, RTE, STSB
@@ -84,7 +85,7 @@ def test_logits_of_finished_models_are_put_into_the_tasks_order():
         assert MNLI.label_columns(dict(enumerate(names))) == columns
     assert STSB.label_columns({0: "any name"}) == [0]
     for other in ({0: "LABEL_0", 1: "LABEL_1"}, {0: "negative", 1: "positive", 2: "other"}, {0: "entailment"}):
-        with pytest.raises(UserError, match=r"--model_name_or_path: the model tells apart .* task mnli needs"):
+        with user_error("mnli", *other.values(), setting="model_name_or_path"):
             MNLI.label_columns(other)
 
 
