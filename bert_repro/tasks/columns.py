@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from bert_repro.errors import UserError
+from bert_repro.errors import UserError, flag
 from bert_repro.utils.readers import listed, shown
 
 if TYPE_CHECKING:
@@ -13,6 +13,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+TEXT_COLUMNS = (
+    ("text",), ("text_a", "text_b"), ("sentence1", "sentence2"), ("question1", "question2"), ("premise", "hypothesis"),
+    ("question", "sentence"), ("sentence",),
+)  # fmt: skip
+"""Columns of text that are found without `--text_columns`: our own names and those of GLUE's tasks. A pair comes
+before a single column that is part of it."""
 EXAMPLE_ROWS = 200
 """An example for the model card is looked for among this many rows."""
 LONGEST_EXAMPLE = 300  # characters of one text
@@ -149,3 +155,28 @@ def short_row(dataset: "datasets.Dataset | None", columns: Mapping[str, str]) ->
         return None
     examples.sort(key=lambda example: sum(map(len, example.values())))
     return examples[len(examples) // 2]
+
+
+def find_text_columns(column_names: Sequence[str], where: str, trained_columns: Sequence[str] = ()) -> tuple[str, ...]:
+    """Returns the columns of text in the user's data, if they are not given.
+
+    They are the columns that a model was trained on, or the first of `TEXT_COLUMNS` that the data has.
+
+    Args:
+        column_names: the columns of the data.
+        where: what messages call the data.
+        trained_columns: the columns that the model was trained on, if they are known.
+
+    Raises:
+        UserError: the data has none of them.
+    """
+    for columns in (tuple(trained_columns), *TEXT_COLUMNS):
+        if columns and set(columns) <= set(column_names):
+            return columns
+    expected = ", ".join(" and ".join(columns) for columns in TEXT_COLUMNS)
+    if trained_columns:
+        expected = f"{' and '.join(trained_columns)} in training"
+    raise UserError(
+        f"{where}: no column of text ({expected}); found {listed(column_names)}; name it with {flag('text_columns')}",
+        setting="text_columns",
+    )

@@ -43,6 +43,8 @@ Lines: TypeAlias = Iterable[tuple[int, str]]
 Rows: TypeAlias = Iterable[tuple[int, list[str]]]
 """Line numbers and fields of a table's rows. The row of an empty line has no fields."""
 
+SPLIT_ROWS: dict[tuple[str, str], int] = {}
+"""The same as `bert_repro.tasks.SPLIT_ROWS`, which fills it."""
 TABLES = ("csv", "tsv", "jsonl", "json", "parquet")
 TAGGED_SUFFIXES = (".txt", ".conll", ".bio", ".iob", ".iob2")
 DOCUMENT_START = "-DOCSTART-"
@@ -518,41 +520,3 @@ def from_hub(
             setting="data_dir",
         )
     return present
-
-
-# --- Sizes ------------------------------------------------------------------------------------------------------------
-
-XNLI_LANGUAGES = ("ar", "bg", "de", "el", "en", "es", "fr", "hi", "ru", "sw", "th", "tr", "ur", "vi", "zh")
-_ROWS: Mapping[str, Mapping[str, int]] = {
-    "cola": {"train": 8_551, "validation": 1_043, "test": 1_063},
-    "sst2": {"train": 67_349, "validation": 872, "test": 1_821},
-    "mrpc": {"train": 3_668, "validation": 408, "test": 1_725},
-    "stsb": {"train": 5_749, "validation": 1_500, "test": 1_379},
-    # As on the Hub: rows of the TSV files that lack a question or label are gone.
-    "qqp": {"train": 363_846, "validation": 40_430, "test": 390_965},
-    "mnli": {
-        "train": 392_702, "validation_matched": 9_815, "validation_mismatched": 9_832,
-        "test_matched": 9_796, "test_mismatched": 9_847,
-    },
-    "qnli": {"train": 104_743, "validation": 5_463, "test": 5_463},
-    "rte": {"train": 2_490, "validation": 277, "test": 3_000},
-    "wnli": {"train": 635, "validation": 71, "test": 146},
-    "ax": {"test": 1_104},
-    "squad": {"train": 87_599, "validation": 10_570},
-    "squad_v2": {"train": 130_319, "validation": 11_873},
-    "swag": {"train": 73_546, "validation": 20_006, "test": 20_005},
-    "conll2003": {"train": 14_041, "validation": 3_250, "test": 3_453},
-    "boolq": {"train": 9_427, "validation": 3_270, "test": 3_245},
-    "cb": {"train": 250, "validation": 56, "test": 250},
-    "copa": {"train": 400, "validation": 100, "test": 500},
-    "wic": {"train": 5_428, "validation": 638, "test": 1_400},
-    "paws": {"train": 49_401, "validation": 8_000, "test": 8_000},
-    "hans": {"validation": 30_000},
-    "anli_r1": {"train_r1": 16_946, "dev_r1": 1_000, "test_r1": 1_000},
-    "anli_r2": {"train_r2": 45_460, "dev_r2": 1_000, "test_r2": 1_000},
-    "anli_r3": {"train_r3": 100_459, "dev_r3": 1_200, "test_r3": 1_200},
-    **{f"xnli_{name}": {"train": 392_702, "validation": 2_490, "test": 5_010} for name in XNLI_LANGUAGES},
-}  # fmt: skip
-SPLIT_ROWS = {(task, split): rows for task, splits in _ROWS.items() for split, rows in splits.items()}
-"""Rows (SQuAD: questions, CoNLL-2003: sentences) of the published splits; a score over fewer is not the split's.
-SQuAD's test sets were never published."""

@@ -14,8 +14,8 @@ from transformers import AutoConfig
 
 from bert_repro.configs import GlueConfig
 from bert_repro.tasks import TASKS, configured_task
-from bert_repro.tasks.classification import best_f1_threshold
 from bert_repro.tasks.data import as_dataset
+from bert_repro.tasks.thresholds import best_f1_threshold
 
 WORDS = {"river": "water", "stone": "hard", "tree": "green"}
 

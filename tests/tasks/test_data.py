@@ -159,24 +159,23 @@ def classify(data: dict[str, datasets.Dataset], **settings: Any) -> Task:
 
 
 @pytest.mark.parametrize(
-    ("rows", "settings", "message"),
+    ("rows", "settings", "contained"),
     [
-        ({"text": ["a"], "mark": ["x"]}, {}, "no column 'label'; found text, mark; name the column of labels with"),
-        ({"body": ["a"], "label": ["x"]}, {}, "no column of text (text, text_a and text_b,"),
-        ({"body": ["a"], "label": ["x"]}, {"text_columns": ("txt",)}, "no column 'txt'; found body, label; name"),
-        ({"text": [["a"], ["b"]], "label": ["x", "y"]}, {}, "row 1: column 'text' is ['a']; it must be a text"),
-        ({"text": ["a", "b"], "label": ["x", " "]}, {}, "'label' is empty in row 2; label every row"),
-        ({"text": ["a", "b"], "label": ["x", "x "]}, {}, "column 'label' is 'x' in every row; two labels are needed"),
-        ({"text": ["a"] * 99, "label": [n % 30 / 10 for n in range(99)]}, {}, "30 different labels in 99"),
-        ({"text": ["a"] * 30, "label": list(range(30))}, {}, "30 different labels in 30 rows, such as '0'; name"),
-        ({"text": ["a", "b"], "label": ["1", "inf"]}, {"regression": True}, "row 2: column 'label': 'inf' is not a"),
-        ({"text": ["a", "b"], "label": ["1", ""]}, {"regression": True}, "row 2: column 'label': '' is not a number"),
+        ({"text": ["a"], "mark": ["x"]}, {}, ("'label'", "text, mark", "--label_column")),
+        ({"body": ["a"], "label": ["x"]}, {}, ("text, text_a and text_b,", "body, label", "--text_columns")),
+        ({"body": ["a"], "label": ["x"]}, {"text_columns": ("txt",)}, ("'txt'", "body, label", "--text_columns")),
+        ({"text": [["a"], ["b"]], "label": ["x", "y"]}, {}, ("row 1", "'text' is ['a']")),
+        ({"text": ["a", "b"], "label": ["x", " "]}, {}, ("'label'", "empty", "row 2")),
+        ({"text": ["a", "b"], "label": ["x", "x "]}, {}, ("'label' is 'x'", "two labels")),
+        ({"text": ["a"] * 99, "label": [n % 30 / 10 for n in range(99)]}, {}, ("30 different labels in 99",)),
+        ({"text": ["a"] * 30, "label": list(range(30))}, {}, ("30 different labels in 30 rows", "'0'", "--regression")),
+        ({"text": ["a", "b"], "label": ["1", "inf"]}, {"regression": True}, ("row 2", "'label'", "'inf'")),
+        ({"text": ["a", "b"], "label": ["1", ""]}, {"regression": True}, ("row 2", "'label'", "''")),
     ],
 )  # fmt: skip
-def test_columns_and_labels_that_are_wrong(rows: Any, settings: Any, message: str) -> None:
-    with pytest.raises(UserError, match=r"^[^\n]*$") as raised:
+def test_columns_and_labels_that_are_wrong(rows: Any, settings: Any, contained: Any) -> None:
+    with user_error("train.csv", *contained):
         classify({"train": as_dataset(rows, "train")}, **settings)
-    assert message in str(raised.value)
 
 
 def test_rows_without_text_are_left_out_and_counted(caplog: pytest.LogCaptureFixture) -> None:
