@@ -93,7 +93,7 @@ class StudyConfig(DryRunConfig):
 
 @dataclass(frozen=True)
 class ReportConfig(Config):
-    """Compares finished runs: your own in a table, and those of a study with the paper's numbers.
+    """Compares finished runs in a table; runs of a study next to the paper's numbers.
 
       bert-repro report --runs_dir runs --report_dir runs/report
 
