@@ -127,8 +127,10 @@ class NerConfig(CustomDataConfig):
     task_name: Literal["conll2003"] = setting("conll2003", "Name of the task.")
     learning_rate: float = setting(5e-5, "Peak learning rate.")
     max_seq_length: int = setting(512, "Tokens per window.")
-    ner_context: Literal["tile", "sentence"] = setting(
-        "tile", "What is read at once: as many sentences of a document as fit (tile), or each alone (sentence)."
+    ner_context: Literal["tile", "sliding", "sentence"] = setting(
+        "tile",
+        "What the model reads at once: as many sentences of a document as fit (tile); windows that overlap by half, in "
+        "which each word is tagged where it has most context (sliding, twice the time); or one sentence (sentence).",
     )
     feature_based: (
         Literal["embeddings", "second_to_last", "last", "weighted_last_four", "concat_last_four", "weighted_all"] | None

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from bert_repro.configs.base import hub_is_reachable, nearest, require
 from bert_repro.errors import UserError
+from bert_repro.tasks.tagged_text import read_tagged_text
 from bert_repro.utils.randomness import Stream, draw
 from bert_repro.utils.readers import first_line, format_of, json_rows, listed, numbered_lines, shown
 
@@ -40,7 +41,6 @@ T = TypeVar("T")
 
 TABLES = ("csv", "tsv", "jsonl", "json", "parquet")
 TAGGED_SUFFIXES = (".txt", ".conll", ".bio", ".iob", ".iob2")
-DOCUMENT_START = "-DOCSTART-"
 _QUOTED = re.compile(r'"([^"]|"")*"')
 
 
@@ -250,54 +250,6 @@ def _squad_rows(path: Path, content: Mapping[str, Any]) -> "datasets.Dataset":
         where = f"{error!r} in question {len(rows) + 1}"
         raise UserError(f"{path}: is not as SQuAD's files are: data, paragraphs, context, qas ({where})") from None
     return _from_rows(rows, str(path))
-
-
-def read_tagged_text(path: Path, lines: Lines | None = None) -> "datasets.Dataset":
-    """Reads tagged text: a word and its columns on a line, an empty line after each sentence.
-
-    Args:
-        path: the file. Columns are separated by spaces or tabs, the last one is the tag, those in between are left out;
-            a line that opens with `-DOCSTART-` opens a document.
-        lines: the content, where it is not in the file.
-
-    Returns:
-        `words` of each sentence and, where there is more than one column, `tags`; `document` (a number from 0) where
-        the file marks documents.
-
-    Raises:
-        UserError: the file is missing, empty or not UTF-8, or a line has another number of columns.
-    """
-    import datasets
-
-    words: list[list[str]] = []
-    tags: list[list[str]] = []
-    documents: list[int] = []
-    document, width, open_sentence = -1, 0, False
-    for number, line in numbered_lines(path) if lines is None else lines:
-        # Other white space may be inside a word.
-        fields = [field for field in line.replace("\t", " ").strip(" \r").split(" ") if field]
-        if not fields or fields[0] == DOCUMENT_START:
-            document += bool(fields)
-            open_sentence = False
-            continue
-        width = width or len(fields)
-        if len(fields) != width:
-            raise UserError(
-                f"{path}, line {number}: {shown(fields[0])} has {len(fields)} columns, the lines before have {width}; "
-                "write the word first and its tag last, on every line"
-            )
-        if not open_sentence:
-            words.append([])
-            tags.append([])
-            documents.append(max(document, 0))
-            open_sentence = True
-        words[-1].append(sys.intern(fields[0]))
-        tags[-1].append(sys.intern(fields[-1]))
-    columns: dict[str, list[Any]] = {"words": words}
-    columns |= {"tags": tags} if width > 1 else {}
-    columns |= {"document": documents} if document >= 0 else {}
-    require(words, f"{path}: no rows; name a file with at least one")
-    return datasets.Dataset.from_dict(columns)
 
 
 def from_hub(

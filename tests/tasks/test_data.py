@@ -180,15 +180,15 @@ def test_tags_of_files_and_of_rows_and_what_is_wrong_with_them(tmp_path: Path) -
     assert [task.is_degenerate({"prediction": [["DET", tag]]}, dev) for tag in ("DET", "NOUN")] == [True, False]
     assert task.score_details({"prediction": [["DET", "DET"]]}, dev)["confusion_matrix"] == [[1, 0], [1, 0]]
     for wrong, message in (
-        ({"words": [["a"]], "tags": [["X"]]}, "validation, row 1: tag 'X' is not known; it must be one of: DET, NOUN"),
+        ({"words": [["a"]], "tags": [["X"]]}, "validation, row 1: tag 'X' is not known. It must be one of: DET, NOUN"),
         ({"words": [["a"]], "tags": [["DET", "DET"]]}, "validation, row 1 has 1 words and 2 tags"),
         ({"words": [["a"]]}, "validation: no column 'tags'; found words"),
-        ({"words": ["a b"], "tags": [["DET"]]}, "validation, row 1: words is 'a b'; it must be a list of texts"),
+        ({"words": ["a b"], "tags": [["DET"]]}, "validation, row 1: words is 'a b'. It must be a list of texts"),
     ):
         with pytest.raises(UserError) as raised:
             configured_task(config, {"train": other, "validation": as_dataset(wrong, "x")})
         assert message in str(raised.value)
-    with pytest.raises(UserError, match="x: has 1 words and 30 tags; words come first, tags last"):
+    with pytest.raises(UserError, match="x has 1 words, for example 'a', and 30 tags"):
         configured_task(config, {"train": as_dataset([{"words": ["a"], "tags": [*map(str, range(30))]}], "x")})
 
 
