@@ -14,7 +14,7 @@ from bert_repro.errors import UserError
 from bert_repro.tasks import configured_task
 from bert_repro.tasks.base import Task
 from bert_repro.tasks.data import as_dataset, held_out_rows, read_file, values
-from bert_repro.tasks.squad_windows import questions_of
+from bert_repro.tasks.squad_questions import questions_of
 
 ROWS = [{"text": 'Good, "really".', "label": "yes"}, {"text": "bad\tthing", "label": "no"}]
 CHOICE = {"sent2": "", "ending0": "x", "ending1": "y"}
@@ -153,10 +153,10 @@ def test_questions_of_files_tables_and_the_hub_are_the_same(tmp_path: Path) -> N
 def test_questions_that_are_wrong() -> None:
     row = {"id": "q", "question": "Where?", "context": CONTEXT}
     for changes, message in (
-        ([{"answers": []}], "question 'q': has no answer; give it one, or use --task_name squad_v2"),
+        ([{"answers": []}], "question 'q': has no answer. Give it one, or use --task_name squad_v2"),
         ([{"answers": [{"text": "mill", "answer_start": 900}]}], "answer 'mill' at 900 lies outside its context of 46"),
-        ([{"answers": [{"text": "mill"}]}], "must be a list of objects with text and answer_start"),
-        ([{"answer": "the sea"}], "answer 'the sea' at -1 lies outside its context"),
+        ([{"answers": [{"text": "mill"}]}], "It must be a list of objects with text and answer_start"),
+        ([{"answer": "the sea"}], "answer 'the sea' does not occur in its context"),
         ([{"question": None, "answer": "mill"}], "row 1: column 'question' is None"),
         ([{"answer": "mill"}] * 2, "question 'q': this id occurs twice"),
     ):
