@@ -4,7 +4,9 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from bert_repro.configs.base import require, require_fraction, require_positive, setting
+from bert_repro.configs.named_data import NamedDataConfig
 from bert_repro.configs.training import OptimizerConfig, RunConfig
+from bert_repro.errors import UserError, flag
 
 SWEPT = {
     "sweep_learning_rates": "learning_rate",
@@ -123,6 +125,10 @@ class FinetuningConfig(OptimizerConfig, RunConfig):
         for doing, names in data.items():
             if any(getattr(self, name, None) is not None for name in names):
                 object.__setattr__(self, doing, True)
+        # A dataset usually has a split for each of these; its test split is only predicted if a flag asks for it.
+        if getattr(self, "dataset_name", None) is not None:
+            object.__setattr__(self, "do_train", True)
+            object.__setattr__(self, "do_eval", True)
 
     def _check_sweep(self) -> None:
         require(self.do_train and self.do_eval, "a sweep and restarts need --do_train and --do_eval: dev chooses")
@@ -147,8 +153,8 @@ class FinetuningConfig(OptimizerConfig, RunConfig):
 
 
 @dataclass(frozen=True)
-class CustomDataConfig(FinetuningConfig):
-    """Your own files in place of a task's data."""
+class CustomDataConfig(NamedDataConfig, FinetuningConfig):
+    """Your own files, or a dataset by its name, in place of a task's data."""
 
     train_file: str | None = setting(None, "File to train on.")
     validation_file: str | None = setting(None, "File to score.")
@@ -168,13 +174,38 @@ class CustomDataConfig(FinetuningConfig):
         require_positive(self, "validation_fraction")
         require_fraction(self, "validation_fraction", below_one=True)
         divides = self.validation_fraction is not None
-        require(not divides or self.train_file is not None, "--validation_fraction needs --train_file")
+        if divides and self.train_file is None and self.dataset_name is None:
+            raise UserError(
+                f"{flag('validation_fraction', self.validation_fraction)} requires {flag('train_file')} or "
+                f"{flag('dataset_name')}, whose rows it divides.",
+                setting="validation_fraction",
+            )
         require(
             not divides or self.validation_file is None,
             "--validation_fraction and --validation_file exclude each other; leave one out",
         )
+        self._check_dataset_name()
         if self.data_files:
             self._check_files()
+
+    @property
+    def has_own_data(self) -> bool:
+        """Whether files or a dataset are named in place of a task's data."""
+        return bool(self.data_files) or self.dataset_name is not None
+
+    def _check_dataset_name(self) -> None:
+        """Refuses a dataset together with files, and its settings without it."""
+        super()._check_dataset_name()
+        if self.dataset_name is None:
+            return
+        for name in ("data_dir", "train_file", "validation_file", "test_file"):
+            value = getattr(self, name)
+            if value is not None:
+                raise UserError(
+                    f"{flag('dataset_name', self.dataset_name)} and {flag(name, value)} exclude each other. Leave one "
+                    "out.",
+                    setting=name,
+                )
 
     def _check_files(self) -> None:
         """Refuses published data besides files, and a part of the run without its file."""

@@ -36,7 +36,6 @@ from bert_repro.models.loading import (
 )
 from bert_repro.results import RunResults
 from bert_repro.tasks.base import FloatArray, Predictions, Task
-from bert_repro.tasks.data import SPLIT_ROWS
 from bert_repro.training import adapters, run
 from bert_repro.training.batches import Ids, batch_sizes
 from bert_repro.training.best_model import BestModel
@@ -283,7 +282,7 @@ class FinetuningRun:
         return {
             **adapter,
             "examples": rows,
-            "published_rows": SPLIT_ROWS.get((task.name, str(task.train_split))),
+            "published_rows": task.published_rows(str(task.train_split)),
             "rows": inputs,
             "dropped": len(split.features) - inputs,
             "truncated": task.count_truncated(source.features),
@@ -326,8 +325,8 @@ class FinetuningRun:
             metrics = self.task.score(predictions, examples)
             shown = ", ".join(f"{metric} {value:.4f}" for metric, value in metrics.items())
             logger.info("%s %s: %s", self.task.name, name, shown)
-            published = SPLIT_ROWS.get((self.task.name, name))
-            results = {"metrics": metrics, "rows_scored": len(examples), "published_rows": published}
+            published_rows = self.task.published_rows(name)
+            results = {"metrics": metrics, "rows_scored": len(examples), "published_rows": published_rows}
             if details := self.task.score_details(predictions, examples):
                 results["details"] = details
         if is_dev:

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bert_repro.errors import NonFiniteError, UserError
-from bert_repro.tasks.data import from_hub
+from bert_repro.tasks.data import SPLIT_ROWS, from_hub
 from bert_repro.tasks.metrics import compute
 from bert_repro.utils.files import atomic_file
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from transformers import BatchEncoding, PreTrainedTokenizerBase
 
     from bert_repro.configs import FinetuningConfig
+    from bert_repro.tasks.named_datasets import NamedDataset
 
 Feature = Mapping[str, Any]
 Batch = dict[str, Any]
@@ -68,6 +69,7 @@ class Task(ABC):
         data_license: of the published data, for the card; None: not known.
         data: the user's own splits in place of published ones, in the columns of the task.
         data_names: what messages and the card call them.
+        named_dataset: the dataset of `--dataset_name`, if the user's splits come from one.
 
     Attributes:
         reference_column: the column of labels, tags or answers; a split without it is unlabelled.
@@ -90,6 +92,7 @@ class Task(ABC):
     data_license: str | None = None
     data: Splits = field(default_factory=dict, repr=False)
     data_names: Mapping[str, str] = field(default_factory=dict)
+    named_dataset: "NamedDataset | None" = field(default=None, repr=False)
     reference_column: ClassVar[str] = "label"
     official_folder: ClassVar[str] = "the folder of the official files"
     rows_at_once: ClassVar[int | None] = 1000
@@ -185,11 +188,21 @@ class Task(ABC):
     def data_description(self) -> dict[str, Any]:
         """Returns what results and the card say about the data: `dataset` (its id on the Hub; None: it has none, as
         custom data), `files` (of custom data), `config`, `language`, `text_columns`, `license`."""
+        if self.named_dataset is not None and self.named_dataset.hub_id is not None:
+            return self.named_dataset.description()
         if self.data_names:
             return {"dataset": None, "files": {split: Path(name).name for split, name in self.data_names.items()}}
         name, configuration, _ = self.hub
         known = {"config": configuration} if configuration else {}
         return {"dataset": name or None, **known, "language": "en", "license": self.data_license}
+
+    def published_rows(self, split: str) -> int | None:
+        """Returns how many rows a published split has; None for the user's own data. A score over fewer rows is not
+        the split's."""
+        if self.named_dataset is None:
+            return SPLIT_ROWS.get((self.name, split))
+        rows = self.named_dataset.rows.get(split)
+        return None if rows is None or self.named_dataset.hub_id is None else len(rows)
 
     def example(self, dataset: "datasets.Dataset | None") -> dict[str, Any] | None:
         """Returns an input for the card's snippet and widget, by the names of the Hub's widgets: a text of the training
