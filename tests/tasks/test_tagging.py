@@ -8,10 +8,12 @@ from types import SimpleNamespace
 import datasets
 import pytest
 import torch
+from errors import user_error
 from tiny_models import SPECIAL
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from bert_repro.configs import NerConfig
 from bert_repro.finetuning.data import encode
 from bert_repro.finetuning.run import output_rows
 from bert_repro.tasks import metrics, tagging
@@ -253,3 +255,16 @@ def test_the_documents_that_are_shipped_are_those_of_the_published_splits():
     counts = [[int(count) for count in sentences.split()] for sentences in known.values()]
     published = [SPLIT_ROWS["conll2003", split] for split in ("train", "validation", "test")]
     assert list(map(sum, counts)) == published and list(map(len, counts)) == [946, 216, 231]
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"do_eval": True}, "--do_train"),
+        ({"do_train": True, "packing": False}, "--packing false"),
+        ({"do_train": True, "peft": "lora"}, "--peft lora"),
+    ],
+)
+def test_features_of_a_frozen_encoder_exclude_other_settings(settings, named):
+    with user_error("--feature_based last", named, setting="feature_based"):
+        NerConfig(model_name_or_path="m", feature_based="last", **settings)
