@@ -58,6 +58,7 @@ def questions_of(rows: "datasets.Dataset", where: str, *, unanswerable: bool) ->
     features: dict[str, Any] = {name: datasets.Value("string") for name in ("id", "question")}
     # Passages that many questions share can exceed the 2 GiB of an ordinary column.
     features["context"] = datasets.Value("large_string")
+    # Test sets have no answers.
     if {"answers", "answer"} & set(rows.column_names):
         columns["answers"] = _answer_column(rows, ids, contexts, where, unanswerable)
         features["answers"] = {
@@ -103,6 +104,7 @@ def _answer_column(
         for answer in answers:
             if 0 <= answer.start <= len(context) - len(answer.text):
                 continue
+            # Which of the two is wrong, the text or the place?
             if answer.text not in context:
                 raise UserError(
                     f"{place}: answer {shown(answer.text)} does not occur in its context. Copy the answer from there."
@@ -142,6 +144,7 @@ def _answers_from_object(value: Any) -> list[_Answer]:
     Raises:
         KeyError, TypeError, ValueError: the value is in neither of the two forms.
     """
+    # SQuAD's files contain a list of objects, the Hub's datasets an object of lists.
     if isinstance(value, list):
         return [_Answer(str(item["text"]), int(item["answer_start"])) for item in value]
     answers = []
@@ -156,10 +159,12 @@ def _answers_from_texts(rows: "datasets.Dataset", contexts: Sequence[str], where
     if "answer_start" in rows.column_names:
         starts = values(rows, "answer_start", where)
     for value, start, context in zip(values(rows, "answer", where), starts, contexts, strict=True):
+        # Copied answers often have a space at an end.
         text = (value or "").strip()
         if not text:
             yield []
             continue
+        # In a table, the place may be missing in some rows.
         first = int(start) if str(start).isdecimal() else context.find(text)
         is_there = first >= 0 and context.startswith(text, first)
         yield [_Answer(text, first if is_there else NOT_IN_CONTEXT)]

@@ -124,6 +124,7 @@ class SquadTask(Task):
         """Returns the task with the settings and the tokenizer of a run; see `Task.prepared`."""
         if not isinstance(config, SquadConfig):
             raise TypeError(f"a task of questions needs a SquadConfig, not a {type(config).__name__}")
+        # A threshold for no answer would change nothing if every question has one.
         threshold = config.null_score_diff_threshold
         if threshold is not None and not self.unanswerable:
             raise UserError(
@@ -193,6 +194,7 @@ class SquadTask(Task):
 
     def encode_batch(self, examples: Columns, tokenizer: "PreTrainedTokenizerBase", max_seq_length: int) -> Columns:
         """Makes [CLS] question [SEP] window [SEP] for every window of every question."""
+        # Passages are tokenized in full; many questions share one.
         cls, sep = special_ids(tokenizer)
         questions = token_ids(tokenizer, examples["question"])
         passages = shared_passages(tokenizer, examples["context"])
@@ -203,6 +205,7 @@ class SquadTask(Task):
             features["labels"] = []
 
         for row, (question_ids, passage) in enumerate(zip(questions, passages, strict=True)):
+            # A long question leaves little room for the passage, so it is truncated, as in the original code.
             question = question_ids[: self.settings.max_query_length]
             passage_at = len(question) + 2  # After [CLS], the question and [SEP].
             room = max_seq_length - passage_at - 1
@@ -233,6 +236,7 @@ class SquadTask(Task):
                 f"{flag('do_train')}: the training set of {self.name} has no answers. Choose a labelled file.",
                 setting="do_train",
             )
+        # A question counts once as dropped, however many windows it has.
         starts = np.asarray(features["labels"][:])[:, 0]
         is_used = starts != UNFOUND[0]
         is_first_window = np.asarray(features["window"][:]) == 0
@@ -278,6 +282,8 @@ class SquadTask(Task):
         if not is_training:
             return batch
 
+        # Without a mask, the model takes the softmax over all positions of a row: over one sequence if packed, and
+        # otherwise over its padding too.
         batch["start_positions"], batch["end_positions"] = batch.pop("labels").unbind(dim=1)
         if softmax == "sequence" and not layout["packing"]:
             batch["answer_mask"] = batch["attention_mask"].bool()
@@ -373,6 +379,7 @@ class SquadTask(Task):
         for identity, answers in zip(dataset["id"], dataset["answers"], strict=True):
             references.append({"id": identity, "answers": answers})
 
+        # The Hub's metric `squad` has no threshold.
         metric = load_metric(self.name)
         if not self.unanswerable:
             return dict(metric.compute(predictions=rows, references=references))
@@ -385,6 +392,7 @@ class SquadTask(Task):
 
     def example_scores(self, split: str, dataset: "datasets.Dataset", run_folder: Path) -> ExampleScores:
         """Returns exact match and F1 of every question; see `Task.example_scores`."""
+        # The file contains the answers after the threshold, in the order of the split.
         path = run_folder / _file_name("predictions", split)
         text_of_id = read_json(path)
         require_first_rows(path, list(text_of_id), list(dataset["id"]))
@@ -437,6 +445,7 @@ class SquadTask(Task):
             record = {name: example[name] for name in ("id", "question", "context")}
             if is_labelled:
                 record["label"] = list(dict.fromkeys(example["answers"]["text"]))
+            # The answer after the threshold may be another one than the first of the list.
             probabilities = [entry["probability"] for entry in n_best if entry["text"] == text]
             probability = probabilities[0] if probabilities else 0.0
             yield {**record, "prediction": text, "probability": round(probability, 6)}
@@ -482,6 +491,7 @@ def configured_squad(config: SquadConfig, rows: Splits, names: Mapping[str, str]
     Returns:
         The task, or None if neither settings nor data say which one it is.
     """
+    # Without a name, questions may lack answers, and if some do, the task is v2.0.
     task = next((task for task in SQUAD_TASKS if task.name == config.task_name), None)
     may_lack_answers = task is None or task.unanswerable
     questions = {}
@@ -492,6 +502,8 @@ def configured_squad(config: SquadConfig, rows: Splits, names: Mapping[str, str]
             return None
         is_v2 = _has_unanswerable(questions) or (not config.do_train and _has_threshold(config.model_name_or_path))
         task = SQUAD_V2 if is_v2 else SQUAD
+
+    # Questions about one passage stay together, because the passage would otherwise be known from training.
     data = hold_out(questions, config, together=["context"])
     title = Path(next(iter(names.values()))).stem if names else task.title
     return replace(task, title=title, data=data, data_names=names)

@@ -111,6 +111,7 @@ def window_spans(length: int, room: int, stride: int) -> list[tuple[int, int]]:
     Returns:
         At least one window, an empty one for an empty passage. Every piece is in at least one window.
     """
+    # Windows follow until one reaches the end of the passage. An empty passage has one empty window.
     spans = [(0, min(length, room))]
     while sum(spans[-1]) < length:
         start = spans[-1][0] + min(spans[-1][1], stride)
@@ -185,17 +186,20 @@ def answer_span(passage: Passage, answer: str, start: int, answer_ids: Sequence[
     Returns:
         First and last piece, or None if the words do not contain the text.
     """
+    # The whitespace words that contain the first and the last character.
     last_character = max(start, start + len(answer) - 1)
     word_numbers = np.searchsorted(passage.words[:, 0], [start, last_character], side="right") - 1
     first_word, last_word = word_numbers.tolist()
     spans = passage.words[max(first_word, 0) : last_word + 1].tolist()
     words = " ".join(passage.context[begin:end] for begin, end in spans)
+    # If the data states a wrong place, the words there are others.
     if " ".join(answer.split()) not in words:
         return None
     pieces_of_words = np.flatnonzero((passage.word_of >= first_word) & (passage.word_of <= last_word))
     if not len(pieces_of_words):
         return None
 
+    # Narrow the words to the answer, for example "1907." to "1907".
     first, last = int(pieces_of_words[0]), int(pieces_of_words[-1])
     ids = passage.ids[first : last + 1].tolist()
     size = len(answer_ids)

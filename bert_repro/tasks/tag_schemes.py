@@ -1,7 +1,7 @@
 """Tag schemes: the ways in which programs write entities as one tag per word, and their common form, BIO.
 
-A tag of an entity has a letter, which says where in the entity the word is, and mostly the type of the entity. Programs
-differ in the letters and in how letter and type are joined:
+The tag of an entity consists of a letter, for the position of the word in the entity, and usually of the entity's type.
+Programs differ in the letters and in how letter and type are joined:
 
     scheme   an entity of three words      an entity of one word
     BIO      B-PER I-PER I-PER             B-PER
@@ -24,7 +24,7 @@ from dataclasses import dataclass
 UNNAMED_TYPE = "ENTITY"
 """Type of the entities whose tags have none (`B`, `I` and `O` alone)."""
 
-# What a letter says about its word: the first of an entity (B), inside it (I), its last (E), or its only word (S).
+# The position that each letter means: the first word of an entity (B), inside it (I), its last (E) or only word (S).
 _ROLES = {"B": "B", "I": "I", "M": "I", "E": "E", "L": "E", "S": "S", "U": "S", "W": "S"}
 _SCHEMES = {"BIO": "BI", "BIOES": "BIES", "BILOU": "BILU", "BMES": "BMES", "BMEW": "BMEW"}
 _BIOES_TAG = re.compile("[BIES]-.+")
@@ -89,6 +89,7 @@ def find_notation(tags: Collection[str], *, are_entities: bool = False) -> TagNo
     entity_tags = [tag for tag in tags if not is_outside(tag)]
     if not entity_tags:
         return None
+    # This notation is so usual that no further evidence is needed.
     if all(_BIOES_TAG.fullmatch(tag) for tag in entity_tags):
         return PREFIX_AND_HYPHEN
 
@@ -142,6 +143,7 @@ def why_perhaps_entities(tags: Collection[str]) -> str | None:
     """
     if len(tags) > 1 and all(tag.isdecimal() for tag in tags):
         return "the tags are numbers without names"
+    # Tags that are neither O nor an entity's. If there is O, they are probably entities in another form.
     unknown_tags = sorted(tag for tag in tags if not is_outside(tag) and not _BIOES_TAG.fullmatch(tag))
     has_entity_tags = any(_BIOES_TAG.fullmatch(tag) for tag in tags)
     has_outside = any(is_outside(tag) for tag in tags) if has_entity_tags else "O" in tags
@@ -164,12 +166,14 @@ def to_bio(tags: Sequence[str], notation: TagNotation = PREFIX_AND_HYPHEN) -> li
     # The role and type of the word before; no word, or a word outside, has none.
     previous: tuple[str, str] | None = None
     for tag in tags:
+        # A word outside ends an entity.
         parts = notation.split(tag)
         if parts is None:
             converted.append("O" if is_outside(tag) else tag)
             previous = None
             continue
         letter, kind = parts
+        # A word continues the entity before it if that has the same type and has not ended.
         role = _ROLES[letter]
         continues = previous is not None and previous[0] in "BI" and previous[1] == kind and role in "IE"
         converted.append(f"{'I' if continues else 'B'}-{kind}")

@@ -2,8 +2,8 @@
 
 The columns are separated by spaces or tabs. The first one is the word, the last one the tag; those in between are left
 out. A line that begins with `-DOCSTART-` begins a document. Many programs write such files, each a little differently,
-and a file that is read in the wrong way still gives words and tags. So everything that is no word or tag is recognized
-or refused. The order of events:
+and a file that is read in the wrong way still gives words and tags. So everything that is neither is recognized or
+refused. The order of events:
 
 1. Lines are stripped of white space at both ends. Old Mac files have a carriage return where others have a line feed.
 2. Lines are divided into columns: only at tabs if words contain spaces. Quotation marks of spreadsheets are removed.
@@ -79,6 +79,7 @@ def read_tagged_text(path: Path, lines: Iterable[tuple[int, str]] | None = None)
     """
     import datasets
 
+    # Each step needs the one before: names of columns, for example, are found only in divided lines.
     rows = _divided_rows(path, _stripped_lines(numbered_lines(path) if lines is None else lines))
     rows = _without_column_names(path, rows)
     rows = _without_comments(path, rows)
@@ -104,6 +105,7 @@ def read_tagged_text(path: Path, lines: Iterable[tuple[int, str]] | None = None)
     columns: dict[str, list[list[str]] | list[int]] = {"words": words}
     if has_tags:
         columns["tags"] = tags
+    # Without a mark, nothing is known about documents, and each sentence is read alone.
     if rows[-1].document >= 0:
         columns["document"] = documents
     return datasets.Dataset.from_dict(columns)
@@ -168,6 +170,7 @@ def _choose_division(path: Path, rows: Sequence[_Row]) -> Callable[[str], list[s
         path: the file, for messages.
         rows: all lines, with their text as the only field.
     """
+    # A file with only one column has no tabs, but a spreadsheet still writes quotation marks.
     texts = [row.fields[0] for row in rows]
     num_with_tabs = sum("\t" in text for text in texts)
     if num_with_tabs in (0, len(texts)) and _uses_quotes(texts):
@@ -179,8 +182,8 @@ def _choose_division(path: Path, rows: Sequence[_Row]) -> Callable[[str], list[s
     if widths_by_tabs == widths_by_white_space:
         return _fields_by_white_space
 
-    # There are spaces beside the tabs. If they also give the same number of columns on every line, the file does not
-    # say whether they separate columns or belong to the words.
+    # Some fields contain spaces. If splitting at spaces too gives the same number of columns on every line, both
+    # readings are possible: the spaces separate columns, or they belong to the words.
     if len(widths_by_tabs) == 1 and len(widths_by_white_space) == 1:
         raise UserError(
             f"{path}, line {rows[0].number}: {shown(texts[0])} has spaces and tabs, so its columns cannot be told "
@@ -201,6 +204,7 @@ def _uses_quotes(texts: Sequence[str]) -> bool:
         opened_fields += [field for field in text.split("\t") if field.startswith('"')]
     if not all(_QUOTED_FIELD.fullmatch(field) for field in opened_fields):
         return False
+    # A text may contain a quoted word ("Yes"), but hardly a quoted comma or a quotation mark that is doubled.
     contents = [field[1:-1] for field in opened_fields]
     return any(content == "," or '""' in content for content in contents)
 
@@ -261,6 +265,7 @@ def _without_word_numbers(path: Path, rows: list[_Row]) -> list[_Row]:
     if find_notation(second_column) is not None or all(is_outside(field) for field in second_column):
         return rows
 
+    # A column that counts, with a word and a tag after it, is left out.
     longest, is_count = _count_words(rows)
     if width > 2 and is_count and longest > 1:
         tags = {row.fields[-1] for row in rows}
@@ -271,6 +276,7 @@ def _without_word_numbers(path: Path, rows: list[_Row]) -> list[_Row]:
             )
         logger.info("%s: the first column counts the words; the second one is read as the word", path)
         return [row._replace(fields=row.fields[1:]) for row in rows]
+    # Other numbers may be numbers of sentences. Very short inputs may consist of numbers by chance.
     if (width > 2 and len(rows) > 2) or (is_count and longest > 2):
         raise UserError(
             f"{path}: the first column contains only numbers, for example {shown(rows[0].fields[0])}. Write the word "
@@ -331,6 +337,7 @@ def write_tagged_text(file: IO[str], sentences: Iterable[Sequence[Sequence[str]]
         file: the file.
         sentences: for each sentence its columns: words, then tags.
     """
+    # The separator must be the same in the complete file, so all sentences are looked at before the first is written.
     written_sentences = []
     separator = " "
     for columns in sentences:
@@ -353,6 +360,7 @@ def read_written_text(path: Path) -> list[list[list[str]]]:
     Returns:
         For each sentence its lines, each a list of columns.
     """
+    # The general reader would recognize column names and word numbers. Here every line is known to be a word.
     lines = [line for _, line in numbered_lines(path)]
     separator = "\t" if any("\t" in line for line in lines) else " "
     sentences = []

@@ -66,7 +66,7 @@ DOCUMENTS = "conll2003_documents.json"
 """Digest of a split's words -> the number of sentences in each of its documents."""
 FILES = {"train": "eng.train", "validation": "eng.testa", "test": "eng.testb"}
 WORD_COLUMNS = ("words", "tokens")
-TAG_COLUMNS = ("tags", "ner_tags", "labels", "label")
+TAG_COLUMNS = ("tags", "ner_tags", "labels")
 _NUM_SPECIAL_TOKENS = 2  # [CLS] and [SEP]
 _MANY_TAGS = 20  # Data with more different tags than this should have even more different words.
 
@@ -127,7 +127,7 @@ class TaggingTask(Task):
 
         Returns:
             Columns with a row per window: those of `Task.encode_batch`, `places` (position of the first token of each
-            word that is tagged here) and `labels` (-100 at all other positions). `truncated` says that a single word
+            word that is tagged here) and `labels` (-100 at all other positions). `truncated` is true if a single word
             was longer than a window. It lost its last tokens but keeps its tag.
         """
         cls, sep = special_ids(tokenizer)
@@ -164,7 +164,7 @@ class TaggingTask(Task):
         """Batches windows; see `Task.collate`. `labels` are [1, T] packed or [B, S] padded, -100 if there is no tag."""
         import torch
 
-        # The rows of labels have different lengths, so the base class cannot stack them.
+        # The base class expects one label per feature. Here a feature has one for each position.
         unlabelled_features = []
         for feature in features:
             unlabelled_features.append({name: value for name, value in feature.items() if name != "labels"})
@@ -222,6 +222,7 @@ class TaggingTask(Task):
     def score_details(self, predictions: Predictions, dataset: "datasets.Dataset") -> dict[str, Any]:
         """Returns the confusion matrix of tags and, in `entities`, precision, recall and F1 of each type of entity."""
         details = confusions(*self._numbers(predictions, dataset), self.label_names)
+        # Only entities have types.
         if not self.scores_entities:
             return details
 
@@ -247,6 +248,7 @@ class TaggingTask(Task):
             return True
         if not self.scores_entities:
             return False
+        # A model that has learned nothing can also scatter tags. Then no entity is right, although there are some.
         has_entities = any(self.label_names[index] != "O" for index in chain.from_iterable(dataset["tags"]))
         return has_entities and self.score(predictions, dataset)["entity_f1"] == 0
 
@@ -257,7 +259,7 @@ class TaggingTask(Task):
         """
         train_words = chain.from_iterable(train["words"])
         counts = Counter(zip(train_words, chain.from_iterable(train["tags"]), strict=True))
-        # The most frequent pair of a word is the last one here, so it is the one that stays in the dict.
+        # A later entry of a dict replaces an earlier one, so the most frequent tag of a word comes last.
         tag_of_word = {word: tag for (word, tag), _ in reversed(counts.most_common())}
         most_frequent_tag = Counter(chain.from_iterable(train["tags"])).most_common(1)[0][0]
 
@@ -271,6 +273,7 @@ class TaggingTask(Task):
         """Counts the entities of every sentence: correct, predicted and true ones; see `Task.example_scores`."""
         from seqeval.metrics.sequence_labeling import get_entities
 
+        # The run may have scored fewer sentences than the split has, but only the first ones.
         path = run_folder / f"predictions.{split}.txt"
         sentences = read_written_text(path)
         words = []
@@ -278,17 +281,19 @@ class TaggingTask(Task):
             words.append(" ".join(map(written_field, sentence)))
         require_first_rows(path, [" ".join(fields[0] for fields in rows) for rows in sentences], words)
 
+        # F1 is made of these counts, so that it can be resampled over sentences.
         references = self.references(dataset.select(range(len(sentences))))
         counts = []
         for rows, true_tags in zip(sentences, references, strict=True):
             predicted_tags = [fields[-1] for fields in rows]
             predicted_entities, true_entities = map(get_entities, self._entity_tags([predicted_tags, true_tags]))
+            # An entity is its type, its first and its last word. All three must be right.
             correct_entities = set(predicted_entities) & set(true_entities)
             counts.append([len(correct_entities), len(set(predicted_entities)), len(set(true_entities))])
         return {"entity_f1": counts}
 
     def _entity_tags(self, sentences: Sequence[Sequence[str]]) -> list[list[str]]:
-        """Returns tags as seqeval reads them, which knows the letters B, I, E and S before a hyphen."""
+        """Returns tags in the form that seqeval supports: one of the letters B, I, E and S before a hyphen."""
         notation = find_notation(self.label_names, are_entities=True)
         if notation is None or is_bioes(self.label_names):
             return [list(tags) for tags in sentences]
@@ -311,6 +316,7 @@ class TaggingTask(Task):
         see `write_tagged_text`. `predictions.SPLIT.jsonl` contains a sentence on each line, with all probabilities.
         """
         path = Path(directory) / f"predictions.{split}.txt"
+        # The last column is the prediction, so that conlleval and our own reader take it as the tag.
         columns = [dataset["words"], predictions["prediction"]]
         if self.is_labelled(dataset):
             columns.insert(1, self.references(dataset))
@@ -336,7 +342,7 @@ class TaggingTask(Task):
         """Turns rows with words and tags into a split of this task. Tags of entities become BIO, whatever their scheme.
 
         Args:
-            rows: a row per sentence, with a column of `WORD_COLUMNS` and one of `TAG_COLUMNS`.
+            rows: a row per sentence, with a column of words and one of tags; see `read_words` and `read_tags`.
             where: name of the data for messages.
             may_lack_tags: whether the tags may be missing, as in a test set.
 
@@ -345,11 +351,10 @@ class TaggingTask(Task):
         """
         import datasets
 
-        words = text_lists(rows, WORD_COLUMNS, where)
+        words = read_words(rows, where)
         columns: dict[str, list[Any]] = {"words": words}
-        if not may_lack_tags or set(TAG_COLUMNS) & set(rows.column_names):
-            tags = text_lists(rows, TAG_COLUMNS, where)
-            columns["tags"] = self._tag_numbers(words, tags, where)
+        if not may_lack_tags or tag_column(rows) is not None:
+            columns["tags"] = self._tag_numbers(words, read_tags(rows, where), where)
         if "document" in rows.column_names:
             columns["document"] = rows["document"][:]
         return datasets.Dataset.from_dict(columns)
@@ -357,6 +362,7 @@ class TaggingTask(Task):
     def _tag_numbers(self, words: list[list[str]], tags: list[list[str]], where: str) -> list[list[int]]:
         """Returns tags as indices into `label_names`."""
         number_of_tag = {tag: number for number, tag in enumerate(self.label_names)}
+        # A dev set may be written in another scheme than the training set.
         notation = None
         if self.scores_entities:
             notation = find_notation(set(chain.from_iterable(tags)), are_entities=True) or PREFIX_AND_HYPHEN
@@ -417,13 +423,40 @@ def _by_sentence(word_values: list[Any], dataset: "datasets.Dataset") -> list[li
     return sentences
 
 
-def text_lists(rows: "datasets.Dataset", names: Sequence[str], where: str) -> list[list[str]]:
-    """Returns the first column that has one of these names. Every row must have a list of texts in it.
+# --- Columns of words and tags ----------------------------------------------------------------------------------------
+
+
+def read_words(rows: "datasets.Dataset", where: str) -> list[list[str]]:
+    """Returns the words of every sentence, from the first column of `WORD_COLUMNS` that exists.
 
     Raises:
-        UserError: there is no such column, or a row contains something else.
+        UserError: there is no such column, or a row contains something else than a list of texts.
     """
-    name = next((name for name in names if name in rows.column_names), names[0])
+    names = [name for name in WORD_COLUMNS if name in rows.column_names]
+    return _text_lists(rows, names[0] if names else WORD_COLUMNS[0], where)
+
+
+def read_tags(rows: "datasets.Dataset", where: str) -> list[list[str]]:
+    """Returns the tags of every sentence, from the column that `tag_column` names.
+
+    Raises:
+        UserError: there is no such column, or a row contains something else than a list of texts.
+    """
+    return _text_lists(rows, tag_column(rows) or TAG_COLUMNS[0], where)
+
+
+def tag_column(rows: "datasets.Dataset") -> str | None:
+    """Returns the name of the column of tags, or None if the rows have no tags."""
+    for name in TAG_COLUMNS:
+        if name in rows.column_names:
+            return name
+    # Our own predictions.SPLIT.jsonl calls true tags `label`. In other data, `label` may be one label for a sentence.
+    if "label" in rows.column_names and isinstance(rows[0]["label"], list):
+        return "label"
+    return None
+
+
+def _text_lists(rows: "datasets.Dataset", name: str, where: str) -> list[list[str]]:
     require_columns(rows, [name], where, "give each row a list of words and a list of tags, or a word and a tag a line")
     column = values(rows, name, where)
     for row, value in enumerate(column, start=1):
@@ -445,6 +478,7 @@ def custom_tagging(config: NerConfig, rows: Splits, names: Mapping[str, str]) ->
         rows: the splits.
         names: name of each split for messages.
     """
+    # Without training, the head of the model predicts the tags that it was trained with, in that order.
     if config.do_train:
         label_names = _training_tags(rows["train"], names["train"])
     else:
@@ -461,6 +495,7 @@ def custom_tagging(config: NerConfig, rows: Splits, names: Mapping[str, str]) ->
         label_names=label_names,
         data_names=names,
     )
+    # The splits become numbers only now, because all of them use the tags of the training set.
     data = {}
     for split, dataset in rows.items():
         data[split] = task.from_rows(dataset, names[split], may_lack_tags=split == "test")
@@ -469,10 +504,11 @@ def custom_tagging(config: NerConfig, rows: Splits, names: Mapping[str, str]) ->
 
 def _training_tags(rows: "datasets.Dataset", where: str) -> tuple[str, ...]:
     """Returns the tags that a model trained on these rows predicts; for entities in BIO."""
-    tags = set(chain.from_iterable(text_lists(rows, TAG_COLUMNS, where)))
-    words = set(chain.from_iterable(text_lists(rows, WORD_COLUMNS, where)))
-    notation = find_notation(tags)
+    tags = set(chain.from_iterable(read_tags(rows, where)))
+    words = set(chain.from_iterable(read_words(rows, where)))
     _require_order(words, tags, where)
+    notation = find_notation(tags)
+    # The tags of something else, for example parts of speech, are predicted as they are.
     if notation is None:
         reason = why_perhaps_entities(tags)
         if reason is not None:
@@ -538,10 +574,11 @@ class Conll2003Task(TaggingTask):
     def from_published(self, dataset: "datasets.Dataset") -> "datasets.Dataset":
         """Brings a split of the Hub's dataset into the columns of the task.
 
-        It gets the column `document` if its words are exactly those of the official file.
+        It gets the column `document` if it has exactly the words of the official file.
         """
         names = {"tokens": "words", "ner_tags": "tags"}
         split = dataset.select_columns([*names]).rename_columns(names)
+        # The digest shows that this is the split whose documents are known, word for word.
         text = "\n".join(map(" ".join, split["words"]))
         digest = hashlib.sha256(text.encode()).hexdigest()[:16]
         documents_of_split = json.loads(resources.files("bert_repro.tasks").joinpath(DOCUMENTS).read_text("utf-8"))

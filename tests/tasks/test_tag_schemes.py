@@ -117,6 +117,14 @@ def test_an_unknown_type_on_dev_is_named_in_the_scheme_of_the_file() -> None:
         configured_task(config, rows)
 
 
+def test_a_label_of_the_whole_sentence_is_not_its_tags() -> None:
+    config = NerConfig(model_name_or_path="m", do_train=True, train_file="x", do_predict=True, test_file="y")
+    train = as_dataset([{"words": ["Ada"], "tags": ["B-PER"], "label": "arts"}], "x")
+    test = as_dataset([{"words": ["Ada"], "label": "arts"}], "y")
+    task = configured_task(config, {"train": train, "test": test})
+    assert task.load(None, ["test"])["test"].column_names == ["words"]
+
+
 def test_tags_before_words_are_refused() -> None:
     rows = [{"words": ["B-PER", "O", "B-LOC"], "tags": ["Ada", "saw", "Rome"]}]
     config = NerConfig(model_name_or_path="m", do_train=True, train_file="x")
