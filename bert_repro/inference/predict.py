@@ -34,6 +34,7 @@ from bert_repro.results import read_results
 from bert_repro.tasks import configured_task
 from bert_repro.tasks.classification import found_text_columns
 from bert_repro.tasks.data import TABLES, TAGGED_SUFFIXES, Lines, as_dataset, read_file, require_columns, texts
+from bert_repro.tasks.tagged_text import write_tagged_text
 from bert_repro.tasks.tagging import TAG_COLUMNS, WORD_COLUMNS
 from bert_repro.training.performance import resolve_precision
 from bert_repro.training.run import forget_precision
@@ -261,6 +262,4 @@ def _flat(record: Record) -> Iterator[tuple[str, Any]]:
 def _write_tagged(records: Sequence[Record], file: TextIO) -> None:
     """Writes a word on each line, its right tag where that is known and its predicted one, as conlleval reads it."""
     columns = [name for name in (*WORD_COLUMNS, *TAG_COLUMNS, "prediction") if name in records[0]]
-    for record in records:
-        file.writelines(f"{' '.join(line)}\n" for line in zip(*(record[name] for name in columns), strict=True))
-        file.write("\n")
+    write_tagged_text(file, ([record[name] for name in columns] for record in records))
