@@ -73,6 +73,7 @@ class Task(ABC):
         reference_column: the column of labels, tags or answers; a split without it is unlabelled.
         official_folder: what `--data_dir` is for this task, for messages.
         rows_at_once: how many examples `encode_batch` takes at once; None: all.
+        one_feature_per_example: whether every example becomes exactly one feature.
     """
 
     name: str
@@ -93,11 +94,17 @@ class Task(ABC):
     reference_column: ClassVar[str] = "label"
     official_folder: ClassVar[str] = "the folder of the official files"
     rows_at_once: ClassVar[int | None] = 1000
+    one_feature_per_example: ClassVar[bool] = False
 
     @property
     def sequences_per_example(self) -> int:
         """How many sequences the encoder reads for one row of a batch."""
         return 1
+
+    @property
+    def columns_of_text(self) -> tuple[str, ...]:
+        """The columns that the model reads: texts, or lists of words."""
+        return ()
 
     # ----------------------------------------------------------------------------------------------- a run's settings
 
@@ -264,8 +271,8 @@ class Task(ABC):
         Args:
             dataset: the split.
             features: its features.
-            outputs: what `bert_repro.finetuning.run.output_rows` gave for each feature, in order, with the last axis
-                in the order of `label_names` (see `label_columns`).
+            outputs: what `bert_repro.finetuning.outputs.output_rows` gave for each feature, in order, with the last
+                axis in the order of `label_names` (see `label_columns`).
 
         Raises:
             NonFiniteError: an output is not finite.

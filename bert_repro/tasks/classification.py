@@ -107,6 +107,11 @@ class ClassificationTask(Task):
     label_smoothing: float = 0.0
     notes: tuple[str, ...] = ()
     predictions_suffix: ClassVar[str] = ".tsv"
+    one_feature_per_example: ClassVar[bool] = True
+
+    @property
+    def columns_of_text(self) -> tuple[str, ...]:
+        return self.text_columns
 
     @property
     def answer_names(self) -> tuple[str, ...]:

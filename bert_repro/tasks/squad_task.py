@@ -91,6 +91,10 @@ class SquadTask(Task):
         "the folder that holds the official JSON files; or name files with --train_file, --validation_file"
     )
 
+    @property
+    def columns_of_text(self) -> tuple[str, ...]:
+        return ("question", "context")
+
     def prepared(self, config: FinetuningConfig, tokenizer: "PreTrainedTokenizerBase") -> "SquadTask":
         assert isinstance(config, SquadConfig), "run_squad makes one"
         threshold = config.null_score_diff_threshold

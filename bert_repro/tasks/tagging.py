@@ -174,6 +174,10 @@ class TaggingTask(Task):
     reference_column: ClassVar[str] = "tags"
     rows_at_once = None  # windows reach over sentences, and documents stay together
 
+    @property
+    def columns_of_text(self) -> tuple[str, ...]:
+        return ("words",)
+
     def prepared(self, config: FinetuningConfig, tokenizer: "PreTrainedTokenizerBase") -> "TaggingTask":
         return replace(self, context=getattr(config, "ner_context", self.context))
 

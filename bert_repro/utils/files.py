@@ -591,7 +591,7 @@ def find_damage(folder: Path) -> str | None:
 def _is_read_by_loaders(path: Path) -> bool:
     """Returns whether loading a model or a tokenizer might read a file with this name.
 
-    Cards, plots, ONNX files and the hidden files of file managers are written into checkpoints later and change nothing.
+    Cards, plots, ONNX files and the hidden files of file managers may be added later. They change nothing.
     """
     if path.name == MANIFEST or path.name.startswith("."):
         return False

@@ -165,4 +165,4 @@ def test_a_length_that_the_model_does_not_have_is_refused(models, tmp_path, refu
     (tmp_path / "x.txt").write_text("the river\n")
     flags = ("--input_file", tmp_path / "x.txt", "--max_seq_length", 4096)
     error = refused("predict", "--model_name_or_path", models / "classifier", *flags)
-    assert "--max_seq_length is 4096; the model has 512 positions" in error
+    assert "--max_seq_length 4096 exceeds the 512 positions" in error

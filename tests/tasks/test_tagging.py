@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from bert_repro.finetuning.data import encode
-from bert_repro.finetuning.run import output_rows
+from bert_repro.finetuning.outputs import output_rows
 from bert_repro.tasks import metrics, tagging
 from bert_repro.tasks.data import SPLIT_ROWS
 from bert_repro.tasks.tagging import CONLL2003, TAGS, TokenizedDocument, to_bio, windows

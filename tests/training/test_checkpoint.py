@@ -63,7 +63,12 @@ def test_a_damaged_file_is_found_and_the_next_checkpoint_used(copy, name, harm, 
 
 @pytest.mark.parametrize(
     ("name", "is_damage"),
-    [("added_tokens.json", True), ("trainer_state/more.safetensors", True), ("README.md", False), ("onnx/x.onnx", False)],
+    [
+        ("added_tokens.json", True),
+        ("trainer_state/more.safetensors", True),
+        ("README.md", False),
+        ("onnx/x.onnx", False),
+    ],
 )
 def test_a_file_that_was_added_later_is_refused_if_a_loader_might_read_it(copy, name, is_damage):
     folder = copy / "checkpoints/step-4"
