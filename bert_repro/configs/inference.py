@@ -54,7 +54,7 @@ class PredictConfig(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_positive(self, "max_seq_length", "per_device_eval_batch_size")
-        known = Path(self.output_file or "").suffix in ("", ".csv", ".tsv", ".jsonl", ".conll")
+        known = Path(self.output_file or "").suffix in ("", ".csv", ".tsv", ".jsonl", ".parquet", ".conll")
         require(known, f"--output_file {self.output_file}: write .csv, .tsv, .jsonl or .conll")
 
 

@@ -36,7 +36,7 @@ logger = logging.getLogger("bert_repro")
 Row = dict[str, Any]
 
 _ROWS_PER_HASH = 10_000
-_ROWS_WITHOUT_BAR = 5_000  # Tokenized within about a second.
+_ROWS_WITHOUT_BAR = 10_000  # Tokenized within about two seconds.
 _LOSS_SAMPLE = 500  # Rows in which the losses of the tokenizer are counted.
 _LOSS_CHARACTERS = 2_000  # Characters that are looked at in each text of the sample.
 

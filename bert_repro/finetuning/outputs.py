@@ -4,7 +4,7 @@ All processes share the work, and each of them gets all outputs, in the order of
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -45,18 +45,27 @@ class HeadOutputs:
     model_inputs: ModelInputs
     accelerator: Accelerator
 
-    def of(self, features: "datasets.Dataset") -> Iterator[FloatArray]:
-        """Yields the output for every feature of a split, in order; see `output_rows`."""
+    def of(
+        self, features: "datasets.Dataset", on_batch: Callable[[int, int], None] | None = None
+    ) -> Iterator[FloatArray]:
+        """Yields the output for every feature of a split, in order; see `output_rows`.
+
+        Args:
+            features: the tokenized split.
+            on_batch: called after each batch with the number of features in it (in all processes) and in the split.
+        """
         lengths = np.asarray(features["length"][:])
         for start in range(0, len(features), FEATURES_AT_ONCE):
             # Rows of similar length share a batch, so that there is little padding.
             rows = start + np.argsort(-lengths[start : start + FEATURES_AT_ONCE], kind="stable")
-            yield from self._mean_outputs(features, rows)
+            yield from self._mean_outputs(features, rows, on_batch)
 
-    def _mean_outputs(self, features: "datasets.Dataset", rows: Ids) -> list[FloatArray]:
+    def _mean_outputs(
+        self, features: "datasets.Dataset", rows: Ids, on_batch: Callable[[int, int], None] | None
+    ) -> list[FloatArray]:
         """Returns the mean of all models' outputs for some rows, in the order of the split."""
         first, *others = self.models
-        outputs = self._outputs_of(first, features, rows)
+        outputs = self._outputs_of(first, features, rows, on_batch)
         if not others:
             return outputs
 
@@ -69,7 +78,13 @@ class HeadOutputs:
             model.to("cpu")
         return [(total / len(self.models)).astype(np.float32) for total in sums]
 
-    def _outputs_of(self, model: "PreTrainedModel", features: "datasets.Dataset", rows: Ids) -> list[FloatArray]:
+    def _outputs_of(
+        self,
+        model: "PreTrainedModel",
+        features: "datasets.Dataset",
+        rows: Ids,
+        on_batch: Callable[[int, int], None] | None = None,
+    ) -> list[FloatArray]:
         """Returns one model's outputs for some rows, in the order of the split."""
         batches = np.array_split(rows, math.ceil(len(rows) / self.config.per_device_eval_batch_size))
         model.eval()
@@ -77,7 +92,11 @@ class HeadOutputs:
         if self.accelerator.device.type == "xla":
             return _in_order(self._forward(model, features, batches))
         own_batches = batches[self.accelerator.process_index :: self.accelerator.num_processes]
-        own_outputs = list(self._forward(model, features, own_batches))
+        own_outputs: list[tuple[int, FloatArray]] = []
+        for batch in own_batches:
+            own_outputs += self._forward(model, features, [batch])
+            if on_batch is not None:
+                on_batch(len(batch) * self.accelerator.num_processes, len(features))
         return _in_order(gather_object(own_outputs))
 
     @torch.no_grad()
