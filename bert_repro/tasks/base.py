@@ -99,6 +99,7 @@ class Task(ABC):
         reference_column: the column of labels, tags or answers; a split without it is unlabelled.
         official_folder: what `--data_dir` must be for this task, for messages.
         rows_at_once: how many examples `encode_batch` processes at once; None: all.
+        one_feature_per_example: whether every example becomes exactly one feature.
     """
 
     name: str
@@ -121,11 +122,17 @@ class Task(ABC):
     reference_column: ClassVar[str] = "label"
     official_folder: ClassVar[str] = "the folder of the official files"
     rows_at_once: ClassVar[int | None] = 1000
+    one_feature_per_example: ClassVar[bool] = False
 
     @property
     def sequences_per_example(self) -> int:
         """How many sequences the encoder reads for one row of a batch."""
         return 1
+
+    @property
+    def columns_of_text(self) -> tuple[str, ...]:
+        """The columns that the model reads: texts, or lists of words."""
+        return ()
 
     # --- Settings of a run ---
 
@@ -325,8 +332,8 @@ class Task(ABC):
         Args:
             dataset: the split.
             features: its features.
-            outputs: an array for each feature, in order, from `bert_repro.finetuning.run.output_rows`. The last axis is
-                in the order of `label_names` (see `label_columns`).
+            outputs: an array for each feature, in order, from `bert_repro.finetuning.outputs.output_rows`. The last
+                axis is in the order of `label_names` (see `label_columns`).
 
         Raises:
             NonFiniteError: an output is not finite.

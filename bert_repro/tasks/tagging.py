@@ -108,6 +108,10 @@ class TaggingTask(Task):
         """Whether entities are scored (entity F1), and not words (accuracy)."""
         return self.primary_metric == "entity_f1"
 
+    @property
+    def columns_of_text(self) -> tuple[str, ...]:
+        return ("words",)
+
     def prepared(self, config: FinetuningConfig, tokenizer: "PreTrainedTokenizerBase") -> "TaggingTask":
         """Returns the task with the run's `ner_context`."""
         del tokenizer
