@@ -442,7 +442,11 @@ def read_tags(rows: "datasets.Dataset", where: str) -> list[list[str]]:
     Raises:
         UserError: there is no such column, or a row contains something else than a list of texts.
     """
-    return _text_lists(rows, tag_column(rows) or TAG_COLUMNS[0], where)
+    sentences = []
+    for tags in _text_lists(rows, tag_column(rows) or TAG_COLUMNS[0], where):
+        # "O " and "O" are the same tag.
+        sentences.append([tag.strip() for tag in tags])
+    return sentences
 
 
 def tag_column(rows: "datasets.Dataset") -> str | None:
@@ -526,6 +530,11 @@ def _training_tags(rows: "datasets.Dataset", where: str) -> tuple[str, ...]:
         parts = notation.split(tag)
         if parts is not None:
             entity_types.add(parts[1])
+    if len({entity_type.casefold() for entity_type in entity_types}) < len(entity_types):
+        logger.warning(
+            "%s: some types of entities differ only in case and are scored as different types: %s",
+            where, listed(sorted(entity_types)),
+        )  # fmt: skip
     # Both tags of every type, because a dev set may contain the one that is missing here.
     return bio_tags(sorted(entity_types))
 
