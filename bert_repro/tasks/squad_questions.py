@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bert_repro.errors import UserError, flag
-from bert_repro.tasks.data import texts, values
+from bert_repro.tasks.columns import texts, values
 from bert_repro.utils.readers import shown
 
 if TYPE_CHECKING:

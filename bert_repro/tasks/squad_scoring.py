@@ -20,11 +20,13 @@ import numpy.typing as npt
 from bert_repro.configs import SquadScoringConfig
 from bert_repro.errors import UserError
 from bert_repro.tasks.data import read_file
+from bert_repro.tasks.evaluate_metrics import make_metric
 from bert_repro.tasks.squad_questions import answer_texts, questions_of
 from bert_repro.utils.readers import read_json_object, shown
 
 if TYPE_CHECKING:
     import datasets
+    import evaluate
 
 logger = logging.getLogger("bert_repro")
 
@@ -250,6 +252,38 @@ def scores_by_id(
         return questions.summary()
     null_odds = np.array([prediction["no_answer_probability"] for prediction in ordered], dtype=np.float64)
     return scores_at_threshold(questions, null_odds, threshold)
+
+
+def question_metric(name: str, **options: Any) -> "evaluate.Metric":
+    """Returns the metric object of SQuAD, whose inputs have the form of the Hub's metric; see `scores_by_id`.
+
+    Args:
+        name: `squad`, or `squad_v2`, whose `compute` also accepts `no_answer_threshold` (default 1).
+        options: arguments of `evaluate.Metric`.
+    """
+    from datasets import List, Value
+
+    prediction = {"id": Value("string"), "prediction_text": Value("string")}
+    answers = {"text": List(Value("string")), "answer_start": List(Value("int32"))}
+    reference = {"id": Value("string"), "answers": answers}
+    scores_of = _squad_scores
+    if name == "squad_v2":
+        prediction["no_answer_probability"] = Value("float64")
+        scores_of = _squad_v2_scores
+    column_types = {"predictions": prediction, "references": reference}
+    return make_metric("exact_match, f1", column_types, scores_of, config_name=name, **options)
+
+
+def _squad_scores(
+    predictions: Sequence[Mapping[str, Any]], references: Sequence[Mapping[str, Any]]
+) -> dict[str, float]:
+    return scores_by_id(predictions, references, None)
+
+
+def _squad_v2_scores(
+    predictions: Sequence[Mapping[str, Any]], references: Sequence[Mapping[str, Any]], no_answer_threshold: float = 1.0
+) -> dict[str, float]:
+    return scores_by_id(predictions, references, no_answer_threshold)
 
 
 # --- The threshold of v2.0 (paper 4.3) --------------------------------------------------------------------------------

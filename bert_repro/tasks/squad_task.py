@@ -30,17 +30,21 @@ from bert_repro.tasks.base import (
     Predictions,
     Splits,
     Task,
-    join,
-    require_first_rows,
-    special_ids,
-    token_ids,
-    write_json_lines,
 )
-from bert_repro.tasks.data import hold_out, read_file, short_row
-from bert_repro.tasks.metrics import load_metric
+from bert_repro.tasks.columns import short_row
+from bert_repro.tasks.data import read_file
+from bert_repro.tasks.encoding import join, special_ids, token_ids
+from bert_repro.tasks.held_out import hold_out
+from bert_repro.tasks.prediction_files import require_first_rows, write_json_lines
 from bert_repro.tasks.squad_decoding import Decoder, OriginalText, text_by_offsets
 from bert_repro.tasks.squad_questions import answer_texts, questions_of
-from bert_repro.tasks.squad_scoring import Float64Array, QuestionScores, best_threshold, score_questions
+from bert_repro.tasks.squad_scoring import (
+    Float64Array,
+    QuestionScores,
+    best_threshold,
+    question_metric,
+    score_questions,
+)
 from bert_repro.tasks.squad_windows import (
     NO_ANSWER,
     UNFOUND,
@@ -380,7 +384,7 @@ class SquadTask(Task):
             references.append({"id": identity, "answers": answers})
 
         # The Hub's metric `squad` has no threshold.
-        metric = load_metric(self.name)
+        metric = question_metric(self.name)
         if not self.unanswerable:
             return dict(metric.compute(predictions=rows, references=references))
         threshold = self.null_score_diff_threshold or 0.0
@@ -464,6 +468,7 @@ SQUAD = SquadTask(
     title="SQuAD v1.1",
     files={"train": "train-v1.1.json", "validation": "dev-v1.1.json", "test": "test-v1.1.json"},
     hub=("rajpurkar/squad", None, None),
+    split_rows={"train": 87_599, "validation": 10_570},
     unanswerable=False,
 )
 
@@ -472,6 +477,7 @@ SQUAD_V2 = SquadTask(
     title="SQuAD v2.0",
     files={"train": "train-v2.0.json", "validation": "dev-v2.0.json", "test": "test-v2.0.json"},
     hub=("rajpurkar/squad_v2", None, None),
+    split_rows={"train": 130_319, "validation": 11_873},
     unanswerable=True,
     paper_batch=48,
     paper_epochs=2.0,

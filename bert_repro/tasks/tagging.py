@@ -33,14 +33,11 @@ from bert_repro.tasks.base import (
     Predictions,
     Splits,
     Task,
-    confusions,
-    require_first_rows,
-    special_ids,
-    token_ids,
-    write_json_lines,
 )
-from bert_repro.tasks.data import hold_out, require_columns, values
-from bert_repro.tasks.metrics import load_metric
+from bert_repro.tasks.columns import require_columns, values
+from bert_repro.tasks.encoding import special_ids, token_ids
+from bert_repro.tasks.held_out import hold_out
+from bert_repro.tasks.prediction_files import confusions, require_first_rows, write_json_lines
 from bert_repro.tasks.tag_schemes import (
     PREFIX_AND_HYPHEN,
     describe_scheme,
@@ -212,12 +209,10 @@ class TaggingTask(Task):
 
     def score(self, predictions: Predictions, dataset: "datasets.Dataset") -> dict[str, float]:
         """Computes entity F1 over sentences, or accuracy over words; see `Task.score`."""
-        metric = load_metric(self.primary_metric)
-        if self.scores_entities:
-            predicted = self._entity_tags(predictions["prediction"])
-            return dict(metric.compute(predictions=predicted, references=self._entity_tags(self.references(dataset))))
-        predicted_numbers, references = self._numbers(predictions, dataset)
-        return dict(metric.compute(predictions=predicted_numbers, references=references))
+        if not self.scores_entities:
+            return self.compute_metrics(*self._numbers(predictions, dataset))
+        predicted = self._entity_tags(predictions["prediction"])
+        return self.compute_metrics(predicted, self._entity_tags(self.references(dataset)))
 
     def score_details(self, predictions: Predictions, dataset: "datasets.Dataset") -> dict[str, Any]:
         """Returns the confusion matrix of tags and, in `entities`, precision, recall and F1 of each type of entity."""
@@ -625,5 +620,6 @@ CONLL2003 = Conll2003Task(
     label_names=TAGS,
     metrics=("entity_f1",),
     primary_metric="entity_f1",
+    split_rows={"train": 14_041, "validation": 3_250, "test": 3_453},
     data_license="Reuters text, for research use only",
 )

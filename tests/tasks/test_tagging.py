@@ -16,8 +16,7 @@ from transformers import PreTrainedTokenizerFast
 from bert_repro.configs import NerConfig
 from bert_repro.finetuning.data import encode
 from bert_repro.finetuning.run import output_rows
-from bert_repro.tasks import metrics, tagging
-from bert_repro.tasks.data import SPLIT_ROWS
+from bert_repro.tasks import SPLIT_ROWS, metrics, tagging
 from bert_repro.tasks.tag_schemes import to_bio
 from bert_repro.tasks.tagging import CONLL2003, TAGS
 from bert_repro.tasks.tagging_windows import TokenizedDocument, windows
