@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("bert_repro")
 
 Float64Array = npt.NDArray[np.float64]
+HubRow: TypeAlias = Mapping[str, Any]
+"""A prediction or a reference in the form of the Hub's metrics."""
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 
@@ -227,7 +229,7 @@ def score_questions(texts: Sequence[str], answers: Sequence[Sequence[str]], *, u
 
 
 def scores_by_id(
-    predictions: Sequence[Mapping[str, Any]], references: Sequence[Mapping[str, Any]], threshold: float | None
+    predictions: Sequence[HubRow], references: Sequence[HubRow], threshold: float | None
 ) -> dict[str, float]:
     """Scores predictions in the form of the Hub's metrics `squad` and `squad_v2`.
 
@@ -274,14 +276,12 @@ def question_metric(name: str, **options: Any) -> "evaluate.Metric":
     return make_metric("exact_match, f1", column_types, scores_of, config_name=name, **options)
 
 
-def _squad_scores(
-    predictions: Sequence[Mapping[str, Any]], references: Sequence[Mapping[str, Any]]
-) -> dict[str, float]:
+def _squad_scores(predictions: Sequence[HubRow], references: Sequence[HubRow]) -> dict[str, float]:
     return scores_by_id(predictions, references, None)
 
 
 def _squad_v2_scores(
-    predictions: Sequence[Mapping[str, Any]], references: Sequence[Mapping[str, Any]], no_answer_threshold: float = 1.0
+    predictions: Sequence[HubRow], references: Sequence[HubRow], no_answer_threshold: float = 1.0
 ) -> dict[str, float]:
     return scores_by_id(predictions, references, no_answer_threshold)
 

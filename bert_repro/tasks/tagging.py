@@ -29,6 +29,7 @@ from bert_repro.tasks.base import (
     Columns,
     ExampleScores,
     Feature,
+    JsonObject,
     Outputs,
     Predictions,
     Splits,
@@ -115,7 +116,7 @@ class TaggingTask(Task):
 
     # ------------------------------------------------------------------------------------------------------ model input
 
-    def encoding_settings(self) -> dict[str, Any]:
+    def encoding_settings(self) -> JsonObject:
         """Returns `context`, which decides the windows."""
         return {"context": self.context}
 
@@ -214,7 +215,7 @@ class TaggingTask(Task):
         predicted = self._entity_tags(predictions["prediction"])
         return self.compute_metrics(predicted, self._entity_tags(self.references(dataset)))
 
-    def score_details(self, predictions: Predictions, dataset: "datasets.Dataset") -> dict[str, Any]:
+    def score_details(self, predictions: Predictions, dataset: "datasets.Dataset") -> JsonObject:
         """Returns the confusion matrix of tags and, in `entities`, precision, recall and F1 of each type of entity."""
         details = confusions(*self._numbers(predictions, dataset), self.label_names)
         # Only entities have types.
@@ -321,7 +322,7 @@ class TaggingTask(Task):
         write_json_lines(records, self.records(dataset, predictions))
         return [path, records]
 
-    def records(self, dataset: "datasets.Dataset", predictions: Predictions) -> Iterator[dict[str, Any]]:
+    def records(self, dataset: "datasets.Dataset", predictions: Predictions) -> Iterator[JsonObject]:
         """Yields a sentence each, with lists of its `words`, their tags and the `probability` of each tag."""
         references = self.references(dataset) if self.is_labelled(dataset) else None
         rows = zip(dataset["words"], predictions["prediction"], predictions["probabilities"], strict=True)
