@@ -13,7 +13,7 @@ Shape legend: `S` positions of a window's input, `N` pieces of a passage, `C` ca
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 Float64Array = npt.NDArray[np.float64]
+TextOf: TypeAlias = Callable[[Passage, int, int], str]
+"""Returns the text of an answer: passage, first piece, last piece -> text."""
 NO_CANDIDATE = "empty"
 """Answer of the original implementation to a question of v1.1 for which no span is left."""
 CERTAIN_NULL = 1e9
@@ -91,14 +93,14 @@ class Decoder:
         n_best_size: number of starts and of ends that are considered, and of answers in the n-best list.
         max_answer_length: longest answer in pieces; 0 for no limit.
         nullable: whether no answer, the span at [CLS], is a candidate too (v2.0).
-        text_of: returns the text of pieces `first` to `last` of a passage.
+        text_of: returns the text of an answer.
     """
 
     exact: bool
     n_best_size: int
     max_answer_length: int
     nullable: bool
-    text_of: Callable[[Passage, int, int], str]
+    text_of: TextOf
 
     def answer(
         self, passage: Passage, windows: Sequence[tuple[int, int]], scores: Sequence[Float64Array], passage_at: int

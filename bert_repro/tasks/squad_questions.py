@@ -1,11 +1,11 @@
 """Questions, passages and answers from rows in any of the usual forms: SQuAD's JSON, tables, or rows in memory."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from bert_repro.errors import UserError, flag
-from bert_repro.tasks.data import texts, values
+from bert_repro.tasks.columns import texts, values
 from bert_repro.utils.readers import shown
 
 if TYPE_CHECKING:
@@ -13,6 +13,18 @@ if TYPE_CHECKING:
 
 NOT_IN_CONTEXT = -1
 """Place of an answer whose text does not occur in its passage."""
+
+
+class AnswerLists(TypedDict):
+    """The right answers to a question as SQuAD's datasets on the Hub store them; empty lists for no answer.
+
+    Args:
+        text: the text of each answer.
+        answer_start: place of the first character of each answer.
+    """
+
+    text: list[str]
+    answer_start: list[int]
 
 
 @dataclass(frozen=True)
@@ -55,7 +67,7 @@ def questions_of(rows: "datasets.Dataset", where: str, *, unanswerable: bool) ->
     ids = _question_ids(rows, where)
     contexts = texts(rows, "context", where)
     columns: dict[str, list[Any]] = {"id": ids, "question": texts(rows, "question", where), "context": contexts}
-    features: dict[str, Any] = {name: datasets.Value("string") for name in ("id", "question")}
+    features: dict[str, object] = {name: datasets.Value("string") for name in ("id", "question")}
     # Passages that many questions share can exceed the 2 GiB of an ordinary column.
     features["context"] = datasets.Value("large_string")
     # Test sets have no answers.
@@ -84,13 +96,13 @@ def _question_ids(rows: "datasets.Dataset", where: str) -> list[str]:
 
 def _answer_column(
     rows: "datasets.Dataset", ids: Sequence[str], contexts: Sequence[str], where: str, unanswerable: bool
-) -> list[dict[str, Any]]:
+) -> list[AnswerLists]:
     """Returns the answers of each question as an object of the lists `text` and `answer_start`."""
     if "answers" in rows.column_names:
         answers_of_rows = _answers_from_objects(rows["answers"], ids, where)
     else:
         answers_of_rows = _answers_from_texts(rows, contexts, where)
-    column = []
+    column: list[AnswerLists] = []
     for identity, context, answers, is_impossible in zip(
         ids, contexts, answers_of_rows, _impossible(rows), strict=True
     ):
@@ -126,7 +138,7 @@ def _impossible(rows: "datasets.Dataset") -> list[bool]:
     return [str(value).strip().casefold() in ("true", "1") for value in rows["is_impossible"]]
 
 
-def _answers_from_objects(column: Iterable[Any], ids: Sequence[str], where: str) -> Iterator[list[_Answer]]:
+def _answers_from_objects(column: Iterable[object], ids: Sequence[str], where: str) -> Iterator[list[_Answer]]:
     """Yields the answers of each row of a column `answers`."""
     for identity, value in zip(ids, column, strict=True):
         try:
@@ -172,5 +184,5 @@ def _answers_from_texts(rows: "datasets.Dataset", contexts: Sequence[str], where
 
 def answer_texts(dataset: "datasets.Dataset") -> list[list[str]]:
     """Returns the texts of the right answers to each question of a labelled split."""
-    answers: Iterable[Mapping[str, list[str]]] = dataset["answers"]
+    answers: Iterable[AnswerLists] = dataset["answers"]
     return [answer["text"] for answer in answers]

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("bert_repro")
 
 Float64Array = npt.NDArray[np.float64]
+HubRow: TypeAlias = Mapping[str, Any]
+"""A prediction or a reference in the form of the Hub's metrics."""
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 
@@ -227,7 +229,7 @@ def score_questions(texts: Sequence[str], answers: Sequence[Sequence[str]], *, u
 
 
 def scores_by_id(
-    predictions: Sequence[Mapping[str, Any]], references: Sequence[Mapping[str, Any]], threshold: float | None
+    predictions: Sequence[HubRow], references: Sequence[HubRow], threshold: float | None
 ) -> dict[str, float]:
     """Scores predictions in the form of the Hub's metrics `squad` and `squad_v2`.
 
@@ -252,6 +254,36 @@ def scores_by_id(
         return questions.summary()
     null_odds = np.array([prediction["no_answer_probability"] for prediction in ordered], dtype=np.float64)
     return scores_at_threshold(questions, null_odds, threshold)
+
+
+def question_metric(name: str, **options: Any) -> "evaluate.Metric":
+    """Returns the metric object of SQuAD, whose inputs have the form of the Hub's metric; see `scores_by_id`.
+
+    Args:
+        name: `squad`, or `squad_v2`, whose `compute` also accepts `no_answer_threshold` (default 1).
+        options: arguments of `evaluate.Metric`.
+    """
+    from datasets import List, Value
+
+    prediction = {"id": Value("string"), "prediction_text": Value("string")}
+    answers = {"text": List(Value("string")), "answer_start": List(Value("int32"))}
+    reference = {"id": Value("string"), "answers": answers}
+    scores_of = _squad_scores
+    if name == "squad_v2":
+        prediction["no_answer_probability"] = Value("float64")
+        scores_of = _squad_v2_scores
+    column_types = {"predictions": prediction, "references": reference}
+    return make_metric("exact_match, f1", column_types, scores_of, config_name=name, **options)
+
+
+def _squad_scores(predictions: Sequence[HubRow], references: Sequence[HubRow]) -> dict[str, float]:
+    return scores_by_id(predictions, references, None)
+
+
+def _squad_v2_scores(
+    predictions: Sequence[HubRow], references: Sequence[HubRow], no_answer_threshold: float = 1.0
+) -> dict[str, float]:
+    return scores_by_id(predictions, references, no_answer_threshold)
 
 
 # --- The threshold of v2.0 (paper 4.3) --------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ A question about a long passage is one example with several features, one for ea
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import islice
 from pathlib import Path
@@ -26,18 +26,18 @@ from bert_repro.tasks.base import (
     Columns,
     ExampleScores,
     Feature,
+    JsonObject,
     Outputs,
     Predictions,
     Splits,
     Task,
-    join,
-    require_first_rows,
-    special_ids,
-    token_ids,
-    write_json_lines,
 )
-from bert_repro.tasks.data import hold_out, read_file, short_row
-from bert_repro.tasks.squad_decoding import Decoder, OriginalText, text_by_offsets
+from bert_repro.tasks.columns import short_row
+from bert_repro.tasks.data import read_file
+from bert_repro.tasks.encoding import join, special_ids, token_ids
+from bert_repro.tasks.held_out import hold_out
+from bert_repro.tasks.prediction_files import require_first_rows, write_json_lines
+from bert_repro.tasks.squad_decoding import Decoder, OriginalText, TextOf, text_by_offsets
 from bert_repro.tasks.squad_questions import answer_texts, questions_of
 from bert_repro.tasks.squad_scoring import (
     Float64Array,
@@ -49,7 +49,6 @@ from bert_repro.tasks.squad_scoring import (
 from bert_repro.tasks.squad_windows import (
     NO_ANSWER,
     UNFOUND,
-    Passage,
     first_answer_spans,
     passages_of,
     shared_passages,
@@ -61,7 +60,7 @@ from bert_repro.utils.readers import read_json
 
 if TYPE_CHECKING:
     import datasets
-    from transformers import PreTrainedTokenizerBase
+    from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 logger = logging.getLogger("bert_repro")
 
@@ -117,7 +116,7 @@ class SquadTask(Task):
     unanswerable: bool
     settings: SquadSettings = SquadSettings()
     null_score_diff_threshold: float | None = None
-    tokenizer: Any = field(default=None, repr=False)
+    tokenizer: "PreTrainedTokenizerBase | None" = field(default=None, repr=False)
     reference_column: ClassVar[str] = "answers"
     official_folder = (
         "the folder that holds the official JSON files; or name files with --train_file, --validation_file"
@@ -152,14 +151,16 @@ class SquadTask(Task):
             self, settings=SquadSettings.of(config), null_score_diff_threshold=threshold, tokenizer=tokenizer
         )
 
-    def restored(self, model_config: Any) -> "SquadTask":
+    def restored(self, model_config: "PretrainedConfig") -> "SquadTask":
         """Returns the task with the threshold that the model stores, unless the run sets one.
 
         An ensemble does not use it, because the threshold of one model is not that of the mean of several.
         """
         if not self.unanswerable or self.null_score_diff_threshold is not None or self.settings.ensemble_with:
             return self
-        return replace(self, null_score_diff_threshold=model_config.null_score_diff_threshold)
+        # A configuration that was not made here may not have it.
+        threshold: float | None = getattr(model_config, "null_score_diff_threshold", None)
+        return replace(self, null_score_diff_threshold=threshold)
 
     def tuned(self, predictions: Predictions, dataset: "datasets.Dataset") -> "SquadTask":
         """Returns the task with the threshold that has the best F1 (paper 4.3), unless the run sets one."""
@@ -175,7 +176,7 @@ class SquadTask(Task):
         logger.info("%s: F1 is best, %.4f, at null_score_diff_threshold %.4f", self.name, best_f1, threshold)
         return replace(self, null_score_diff_threshold=threshold)
 
-    def model_settings(self) -> dict[str, Any]:
+    def model_settings(self) -> JsonObject:
         """Returns how the loss is computed, and the threshold. It is None for v1.1, so an earlier one is removed."""
         threshold = self.null_score_diff_threshold if self.unanswerable else None
         return {"qa_loss": self.settings.qa_loss, "null_score_diff_threshold": threshold}
@@ -191,13 +192,13 @@ class SquadTask(Task):
         del split
         return questions_of(read_file(path), str(path), unanswerable=self.unanswerable)
 
-    def example(self, dataset: "datasets.Dataset | None") -> dict[str, Any] | None:
+    def example(self, dataset: "datasets.Dataset | None") -> JsonObject | None:
         """Returns a training question with a short passage for the card, which SQuAD's license allows."""
         return short_row(dataset, {"text": "question", "context": "context"})
 
     # ------------------------------------------------------------------------------------------------------ model input
 
-    def encoding_settings(self) -> dict[str, Any]:
+    def encoding_settings(self) -> JsonObject:
         """Returns the settings that decide the windows."""
         return {"max_query_length": self.settings.max_query_length, "doc_stride": self.settings.doc_stride}
 
@@ -327,7 +328,11 @@ class SquadTask(Task):
         # The first feature of each question, and behind the last question the number of features.
         first_features = np.append(np.flatnonzero(window_numbers == 0), len(window_numbers))
 
-        text_of = OriginalText(self.tokenizer) if self.settings.answer_text == "original" else text_by_offsets
+        if self.tokenizer is None:
+            raise TypeError("the task has no tokenizer; call `prepared` first")
+        text_of: TextOf = text_by_offsets
+        if self.settings.answer_text == "original":
+            text_of = OriginalText(self.tokenizer)
         decoder = self.decoder(text_of, nullable=self.unanswerable)
         remaining_outputs = iter(outputs)
         texts = []
@@ -349,11 +354,11 @@ class SquadTask(Task):
             n_best_lists.append(answer.best)
         return {"prediction": texts, "null_odds": null_odds, "nbest": n_best_lists}
 
-    def decoder(self, text_of: Callable[[Passage, int, int], str], *, nullable: bool) -> Decoder:
+    def decoder(self, text_of: TextOf, *, nullable: bool) -> Decoder:
         """Returns the decoder with the settings of the run.
 
         Args:
-            text_of: returns the text of pieces of a passage.
+            text_of: returns the text of an answer.
             nullable: whether no answer is a candidate too.
         """
         return Decoder(
@@ -442,7 +447,7 @@ class SquadTask(Task):
         write_json_lines(records, self.records(dataset, predictions))
         return [*paths, records]
 
-    def records(self, dataset: "datasets.Dataset", predictions: Predictions) -> Iterator[dict[str, Any]]:
+    def records(self, dataset: "datasets.Dataset", predictions: Predictions) -> Iterator[JsonObject]:
         """Yields the answer to each question; see `Task.records`.
 
         `label` is the list of right answers, empty for none. The prediction "" means no answer. `probability` is that

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bert_repro.tasks.base import token_ids, tokenized
+from bert_repro.tasks.encoding import token_ids, tokenized
 from bert_repro.utils.arrays import Int64Array
 
 if TYPE_CHECKING:

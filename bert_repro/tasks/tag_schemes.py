@@ -28,7 +28,8 @@ UNNAMED_TYPE = "ENTITY"
 _ROLES = {"B": "B", "I": "I", "M": "I", "E": "E", "L": "E", "S": "S", "U": "S", "W": "S"}
 _SCHEMES = {"BIO": "BI", "BIOES": "BIES", "BILOU": "BILU", "BMES": "BMES", "BMEW": "BMEW"}
 _BIOES_TAG = re.compile("[BIES]-.+")
-_OUTSIDE = frozenset({"o", "0", "_", "-", "*", "out", "outside", "other", "none"})
+_OUTSIDE = frozenset({"o", "", "0", "_", "-", "*", "out", "outside", "other", "none"})
+_NUMBER = re.compile(r"[-+]?[0-9]*[.]?[0-9]+")
 
 
 @dataclass(frozen=True)
@@ -141,8 +142,8 @@ def why_perhaps_entities(tags: Collection[str]) -> str | None:
     Args:
         tags: the different tags of a split for which `find_notation` returned None.
     """
-    if len(tags) > 1 and all(tag.isdecimal() for tag in tags):
-        return "the tags are numbers without names"
+    if len(tags) > 1 and all(_NUMBER.fullmatch(tag) for tag in tags):
+        return "the tags are numbers and not names"
     # Tags that are neither O nor an entity's. If there is O, they are probably entities in another form.
     unknown_tags = sorted(tag for tag in tags if not is_outside(tag) and not _BIOES_TAG.fullmatch(tag))
     has_entity_tags = any(_BIOES_TAG.fullmatch(tag) for tag in tags)

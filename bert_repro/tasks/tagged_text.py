@@ -8,7 +8,7 @@ refused. The order of events:
 1. Lines are stripped of white space at both ends. Old Mac files have a carriage return where others have a line feed.
 2. Lines are divided into columns: only at tabs if words contain spaces. Quotation marks of spreadsheets are removed.
 3. A first line of column names and comment lines are left out.
-4. All lines must have the same number of columns.
+4. All lines must have the same number of columns, and the first one must not name the document or sentence.
 5. A first column that only counts the words is left out.
 6. The words are collected into sentences and documents.
 """
@@ -33,6 +33,7 @@ logger = logging.getLogger("bert_repro")
 
 DOCUMENT_START = "-DOCSTART-"
 LONG_SENTENCE = 1_000  # Words; a longer sentence suggests that empty lines are missing.
+FEW_WORDS = 10  # With fewer, all words of a sentence may be equal by chance.
 NO_TAG = "_"
 """What programs write in the column of tags if there are none."""
 
@@ -86,6 +87,7 @@ def read_tagged_text(path: Path, lines: Iterable[tuple[int, str]] | None = None)
     if not rows:
         raise UserError(f"{path}: no rows. Choose a file with at least one word.")
     _require_equal_widths(path, rows)
+    _require_words_first(path, rows)
     rows = _without_word_numbers(path, rows)
     has_tags = _has_tags(path, rows)
 
@@ -255,14 +257,32 @@ def _require_equal_widths(path: Path, rows: Sequence[_Row]) -> None:
             )
 
 
+def _require_words_first(path: Path, rows: Sequence[_Row]) -> None:
+    """Refuses a first column that names the document or the sentence, as in the files of CoNLL-2012."""
+    if len(rows[0].fields) < 3 or len(rows) < FEW_WORDS or _second_column_is_tag(rows):
+        return
+    for _, group in groupby(rows, key=lambda row: row.sentence):
+        if len({row.fields[0] for row in group}) > 1:
+            return
+    raise UserError(
+        f"{path}: the first column has the same text on all lines of a sentence, for example "
+        f"{shown(rows[0].fields[0])}. Write the word first and its tag last on every line."
+    )
+
+
+def _second_column_is_tag(rows: Sequence[_Row]) -> bool:
+    """Returns whether the second of several columns contains tags of entities, so that the first one is the word."""
+    second_column = {row.fields[1] for row in rows}
+    return find_notation(second_column) is not None or all(is_outside(field) for field in second_column)
+
+
 def _without_word_numbers(path: Path, rows: list[_Row]) -> list[_Row]:
     """Leaves out a first column that counts the words, and refuses one that contains other numbers."""
     width = len(rows[0].fields)
     if width == 1 or not all(_WORD_NUMBER.fullmatch(row.fields[0]) for row in rows):
         return rows
     # A text may consist of numbers. Then the second column contains tags and not words.
-    second_column = {row.fields[1] for row in rows}
-    if find_notation(second_column) is not None or all(is_outside(field) for field in second_column):
+    if _second_column_is_tag(rows):
         return rows
 
     # A column that counts, with a word and a tag after it, is left out.
@@ -274,7 +294,9 @@ def _without_word_numbers(path: Path, rows: list[_Row]) -> list[_Row]:
                 f"{path}: is a CoNLL-U file, whose last column is not a tag. Write a file with only the word and its "
                 "tag on each line."
             )
-        logger.info("%s: the first column counts the words; the second one is read as the word", path)
+        logger.info(
+            "%s: the first column counts the words; column 2 is read as the word and column %d as its tag", path, width
+        )
         return [row._replace(fields=row.fields[1:]) for row in rows]
     # Other numbers may be numbers of sentences. Very short inputs may consist of numbers by chance.
     if (width > 2 and len(rows) > 2) or (is_count and longest > 2):

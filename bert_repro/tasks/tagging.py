@@ -29,17 +29,16 @@ from bert_repro.tasks.base import (
     Columns,
     ExampleScores,
     Feature,
+    JsonObject,
     Outputs,
     Predictions,
     Splits,
     Task,
-    confusions,
-    require_first_rows,
-    special_ids,
-    token_ids,
-    write_json_lines,
 )
-from bert_repro.tasks.data import hold_out, require_columns, values
+from bert_repro.tasks.columns import require_columns, values
+from bert_repro.tasks.encoding import special_ids, token_ids
+from bert_repro.tasks.held_out import hold_out
+from bert_repro.tasks.prediction_files import confusions, require_first_rows, write_json_lines
 from bert_repro.tasks.tag_schemes import (
     PREFIX_AND_HYPHEN,
     describe_scheme,
@@ -121,7 +120,7 @@ class TaggingTask(Task):
 
     # ------------------------------------------------------------------------------------------------------ model input
 
-    def encoding_settings(self) -> dict[str, Any]:
+    def encoding_settings(self) -> JsonObject:
         """Returns `context`, which decides the windows."""
         return {"context": self.context}
 
@@ -215,13 +214,12 @@ class TaggingTask(Task):
 
     def score(self, predictions: Predictions, dataset: "datasets.Dataset") -> dict[str, float]:
         """Computes entity F1 over sentences, or accuracy over words; see `Task.score`."""
-        if self.scores_entities:
-            predicted_tags = self._entity_tags(predictions["prediction"])
-            return self.compute_metrics(predicted_tags, self._entity_tags(self.references(dataset)))
-        predicted_numbers, numbers = self._numbers(predictions, dataset)
-        return self.compute_metrics(predicted_numbers, numbers)
+        if not self.scores_entities:
+            return self.compute_metrics(*self._numbers(predictions, dataset))
+        predicted = self._entity_tags(predictions["prediction"])
+        return self.compute_metrics(predicted, self._entity_tags(self.references(dataset)))
 
-    def score_details(self, predictions: Predictions, dataset: "datasets.Dataset") -> dict[str, Any]:
+    def score_details(self, predictions: Predictions, dataset: "datasets.Dataset") -> JsonObject:
         """Returns the confusion matrix of tags and, in `entities`, precision, recall and F1 of each type of entity."""
         details = confusions(*self._numbers(predictions, dataset), self.label_names)
         # Only entities have types.
@@ -328,7 +326,7 @@ class TaggingTask(Task):
         write_json_lines(records, self.records(dataset, predictions))
         return [path, records]
 
-    def records(self, dataset: "datasets.Dataset", predictions: Predictions) -> Iterator[dict[str, Any]]:
+    def records(self, dataset: "datasets.Dataset", predictions: Predictions) -> Iterator[JsonObject]:
         """Yields a sentence each, with lists of its `words`, their tags and the `probability` of each tag."""
         references = self.references(dataset) if self.is_labelled(dataset) else None
         rows = zip(dataset["words"], predictions["prediction"], predictions["probabilities"], strict=True)
@@ -444,7 +442,11 @@ def read_tags(rows: "datasets.Dataset", where: str) -> list[list[str]]:
     Raises:
         UserError: there is no such column, or a row contains something else than a list of texts.
     """
-    return _text_lists(rows, tag_column(rows) or TAG_COLUMNS[0], where)
+    sentences = []
+    for tags in _text_lists(rows, tag_column(rows) or TAG_COLUMNS[0], where):
+        # "O " and "O" are the same tag.
+        sentences.append([tag.strip() for tag in tags])
+    return sentences
 
 
 def tag_column(rows: "datasets.Dataset") -> str | None:
@@ -528,6 +530,11 @@ def _training_tags(rows: "datasets.Dataset", where: str) -> tuple[str, ...]:
         parts = notation.split(tag)
         if parts is not None:
             entity_types.add(parts[1])
+    if len({entity_type.casefold() for entity_type in entity_types}) < len(entity_types):
+        logger.warning(
+            "%s: some types of entities differ only in case and are scored as different types: %s",
+            where, listed(sorted(entity_types)),
+        )  # fmt: skip
     # Both tags of every type, because a dev set may contain the one that is missing here.
     return bio_tags(sorted(entity_types))
 

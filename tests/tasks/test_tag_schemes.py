@@ -28,6 +28,8 @@ SAME_ENTITIES = {
     "suffix with underscore": "PER_B PER_M PER_E O PER_S PER_S O ORG_B ORG_E".split(),
     "lower-case letters": "b-PER i-PER i-PER o b-PER b-PER o b-ORG i-ORG".split(),
     "zero for O": "B-PER I-PER I-PER 0 B-PER B-PER 0 B-ORG I-ORG".split(),
+    "nothing for O": ["B-PER", "I-PER", "I-PER", "", "B-PER", "B-PER", "", "B-ORG", "I-ORG"],
+    "spaces around tags": ["B-PER ", "I-PER", "I-PER", " O", "B-PER", "B-PER ", "O", "B-ORG", "I-ORG"],
     "underscore for O": "B-PER I-PER I-PER _ B-PER B-PER _ B-ORG I-ORG".split(),
 }
 
@@ -57,6 +59,12 @@ def test_lower_case_types_stay_as_they_are() -> None:
     assert tagger("b-per i-per o".split()).label_names == ("O", "B-per", "I-per")
 
 
+def test_types_that_differ_only_in_case_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    assert len(tagger("B-PER I-PER O B-Per".split()).label_names) == 5
+    assert "WARNING" in [record.levelname for record in caplog.records]
+    assert "PER" in caplog.text and "Per" in caplog.text
+
+
 @pytest.mark.parametrize("tags", ["B I O B", "b i o b", "B E O S", "B L O U"])
 def test_tags_without_a_type_mark_entities_of_one_type(tags: str) -> None:
     task = tagger(tags.split())
@@ -78,6 +86,7 @@ def test_a_run_says_which_scheme_it_assumed(caplog: pytest.LogCaptureFixture) ->
         ("B-PER I-PER O LOC", "LOC"),  # one tag is not in the scheme
         ("BPER IPER O BORG", "BPER"),
         ("1 2 0 0 3 4", "0"),  # numbers, as datasets are exported without their names
+        ("0.98 0.7 1 0.98", "0.7"),  # the last column is the confidence of another program
         ("B-PER U-PER M-PER S-PER O", "S-PER"),  # letters of different schemes
     ],
 )

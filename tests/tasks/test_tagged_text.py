@@ -93,6 +93,11 @@ def test_quotation_marks_of_a_text_stay(tmp_path: Path, words: list[str]) -> Non
             "".join(f"{n}\tab\tab\tNN\tNN\t_\t0\tx\t_\t{m}\n" for n, m in ((1, "SpaceAfter=No"), (2, "_"), (3, "_"))),
             ("CoNLL-U",),
         ),
+        ("".join(f"bc/a {place} w{place} O\n" for place in range(9)) + "\nbc/a 0 w O\n", ("first column", "bc/a")),
+        (
+            "".join(f"s{row} w{place} O\n{'' if place % 4 else chr(10)}" for row in range(3) for place in range(1, 5)),
+            ("first column", "s0"),
+        ),
         ("Ada B-PER\nsaw\n", ("line 2", "saw")),
         ("Ada B-PER\n\tO\n", ("line 2",)),
         ("Sentence: 1\tAda\tB-PER\n\tsaw\tO\n", ("line 2",)),
