@@ -40,7 +40,6 @@ from bert_repro.tasks.base import (
 )
 from bert_repro.tasks.data import hold_out, read_tagged_text, require_columns, values
 from bert_repro.tasks.metrics import compute
-from bert_repro.training.batches import IGNORE_INDEX
 from bert_repro.utils.arrays import Int64Array, row_starts
 from bert_repro.utils.files import atomic_file
 from bert_repro.utils.readers import listed, shown
@@ -188,6 +187,9 @@ class TaggingTask(Task):
             is tagged here) and `labels` (-100 elsewhere). `truncated`: a word alone was longer than a window and lost
             its last tokens, never its tag.
         """
+        # This module imports torch, which the names of the tasks in --help do not need.
+        from bert_repro.training.batches import IGNORE_INDEX
+
         cls, sep = special_ids(tokenizer)
         room = max_seq_length - _NUM_SPECIAL_TOKENS
         vocabulary = list(dict.fromkeys(chain.from_iterable(examples["words"])))
@@ -221,6 +223,8 @@ class TaggingTask(Task):
     def collate(self, features: Sequence[Feature], **layout: Any) -> Batch:
         """See `Task.collate`; `labels` are (1, T) packed, (B, S) padded, -100 where nothing is predicted."""
         import torch
+
+        from bert_repro.training.batches import IGNORE_INDEX
 
         unlabelled = [{name: value for name, value in feature.items() if name != "labels"} for feature in features]
         batch = super().collate(unlabelled, **layout)
