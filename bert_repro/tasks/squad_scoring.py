@@ -9,7 +9,7 @@ import logging
 import re
 import string
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -351,36 +351,3 @@ def _mean(values: Float64Array) -> float:
     # The scripts sum one after another. NumPy's pairwise sum would differ in the last digit.
     total: float = sum(values.tolist())
     return total / len(values)
-
-
-# --- The metric object ------------------------------------------------------------------------------------------------
-
-
-def question_metric(name: str, **options: Any) -> "evaluate.Metric":
-    """Makes the metric object of SQuAD, whose inputs have the form of the Hub's metric.
-
-    Args:
-        name: `squad` or `squad_v2`.
-        options: see `bert_repro.tasks.evaluate_metrics.make_metric`.
-    """
-    from datasets import List, Value
-
-    prediction = {"id": Value("string"), "prediction_text": Value("string")}
-    reference = {
-        "id": Value("string"),
-        "answers": {"text": List(Value("string")), "answer_start": List(Value("int32"))},
-    }
-    function: Callable[..., dict[str, float]] = _squad_scores
-    if name == "squad_v2":
-        prediction["no_answer_probability"] = Value("float64")
-        function = _squad_v2_scores
-    column_types = {"predictions": prediction, "references": reference}
-    return make_metric("exact_match, f1", column_types, function, config_name=name, **options)
-
-
-def _squad_scores(predictions: Any, references: Any) -> dict[str, float]:
-    return scores_by_id(predictions, references, None)
-
-
-def _squad_v2_scores(predictions: Any, references: Any, no_answer_threshold: float = 1.0) -> dict[str, float]:
-    return scores_by_id(predictions, references, no_answer_threshold)
