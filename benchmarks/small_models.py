@@ -21,9 +21,9 @@ from statistics import mean, stdev
 from typing import Any
 
 from bert_repro.results import read_results
+from bert_repro.tasks import SPLIT_ROWS
 from bert_repro.tasks import TASKS as ALL_TASKS
-from bert_repro.tasks.data import SPLIT_ROWS
-from bert_repro.tasks.metrics import load_metric
+from bert_repro.tasks.metric_loader import load_metric
 from bert_repro.utils.files import write_json
 
 RUNS = Path(__file__).resolve().parents[1] / "model_cards"

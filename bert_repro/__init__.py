@@ -56,7 +56,7 @@ if _TYPE_CHECKING:
     )
     from .pretraining.collator import DataCollatorForBertPreTraining
     from .results import RunResults, read_results
-    from .tasks.metrics import load_metric
+    from .tasks.metric_loader import load_metric
 
 __version__ = "0.1.0"
 
@@ -78,7 +78,7 @@ _HOMES = {
     "models": ("HEADS", "BertReproConfig"),
     "pretraining.collator": ("DataCollatorForBertPreTraining",),
     "results": ("RunResults", "read_results"),
-    "tasks.metrics": ("load_metric",),
+    "tasks.metric_loader": ("load_metric",),
 }
 """Module of this package -> public names that it defines; other models and settings follow from their names."""
 

@@ -9,7 +9,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, wraps
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from bert_repro.configs import (
     Config,
     CorpusConfig,
+    CustomDataConfig,
     FinetuningConfig,
     GlueConfig,
     NerConfig,
@@ -307,7 +308,7 @@ def finetune(
             `SwagConfig`.
         model: folder or Hub id of the checkpoint to start from.
         train: what to train on: a `datasets.Dataset`, a pandas data frame, a list of rows (dicts), a dict of columns,
-            or the path of a file.
+            or the path of a file; or a `datasets.DatasetDict`, whose dev split is scored too.
         validation: what to score.
         test: what to predict; may lack labels.
         preset: name of a preset.
@@ -329,13 +330,19 @@ def finetune(
         return _run(_RECIPES[type(config)], config)
     require(given, "no data: give train=, validation= or test=, or config= for a task of the paper")
     from bert_repro.tasks.data import as_dataset
+    from bert_repro.tasks.named_datasets import splits_in_memory, with_guessed_columns
 
+    if isinstance(train, Mapping) and type(train).__name__ == "DatasetDict" and list(given) == ["train"]:
+        given = dict(splits_in_memory(train, "train=", holds_out="validation_fraction" in settings))
     rows = {split: as_dataset(data, f"{split}=") for split, data in given.items()}
     for split, data in given.items():  # what the results call them
         settings[f"{split}_file"] = str(data) if isinstance(data, str | Path) else f"{split} data in memory"
     if model:
         settings["model_name_or_path"] = model
     config = _configured(_family(next(iter(rows.values())).column_names), preset, settings)
+    # The types of a dataset's columns say which of them are text and labels.
+    if hasattr(train, "column_names") and isinstance(config, CustomDataConfig):
+        config, rows = with_guessed_columns(config, rows, "train=")
     return _run(_RECIPES[type(config)], config, data=rows)
 
 

@@ -126,7 +126,7 @@ RECIPES = {
     "claims": Recipe(configs.ClaimsConfig, "reproduction.claims:print_claims", needs_models=False),
     "replay": Recipe(configs.ReplayConfig, "reproduction.replay:replay"),
     "seen": Recipe(configs.SeenConfig, "reproduction.seen:seen"),
-    "make_glue_zip": Recipe(configs.GlueZipConfig, "tasks.glue_tasks:make_glue_zip"),
+    "make_glue_zip": Recipe(configs.GlueZipConfig, "tasks.glue_leaderboard:make_glue_zip"),
     "score_squad": Recipe(configs.SquadScoringConfig, "tasks.squad_scoring:score_squad"),
     "convert_triviaqa": Recipe(configs.TriviaqaConfig, "tasks.squad_windows:convert_triviaqa"),
 }

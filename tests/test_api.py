@@ -122,7 +122,7 @@ def test_bad_data_and_settings_are_one_line(tmp_path: Path) -> None:
     for arguments, message in (
         ({}, "no data: give train="),
         ({"train": []}, "train=: no rows"),
-        ({"train": ["text"]}, "train=, row 1: is 'text', not a dict"),
+        ({"train": ["text"]}, "train=, row 1 is 'text', not a dict"),
         ({"train": MOODS, "learning_rate": -1.0}, "^learning_rate=-1.0"),
         ({"train": MOODS, "learning_rate": "1e-3"}, "^learning_rate is '1e-3'; it must be a number"),
         ({"train": MOODS, "num_epochs": 2}, "^num_epochs is no setting here; did you mean num_train_epochs"),

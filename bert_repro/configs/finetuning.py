@@ -4,6 +4,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from bert_repro.configs.base import require_fraction, require_positive, setting
+from bert_repro.configs.named_data import NamedDataConfig
 from bert_repro.configs.training import OptimizerConfig, RunConfig
 from bert_repro.errors import UserError, flag
 
@@ -152,6 +153,10 @@ class FinetuningConfig(OptimizerConfig, RunConfig):
             if any(getattr(self, name, None) is not None for name in names):
                 # The class is frozen for its users.
                 object.__setattr__(self, action, True)
+        # A dataset usually has a split for each of these; its test split is only predicted if a flag asks for it.
+        if getattr(self, "dataset_name", None) is not None:
+            object.__setattr__(self, "do_train", True)
+            object.__setattr__(self, "do_eval", True)
 
     def _check_sweep(self) -> None:
         if not self.do_train or not self.do_eval:
@@ -186,8 +191,8 @@ class FinetuningConfig(OptimizerConfig, RunConfig):
 
 
 @dataclass(frozen=True)
-class CustomDataConfig(FinetuningConfig):
-    """Settings for your own files, in place of a task's data."""
+class CustomDataConfig(NamedDataConfig, FinetuningConfig):
+    """Settings for your own files, or a dataset by its name, in place of a task's data."""
 
     train_file: str | None = setting(None, "File to train on.")
     validation_file: str | None = setting(None, "File to score.")
@@ -205,17 +210,39 @@ class CustomDataConfig(FinetuningConfig):
         require_positive(self, "validation_fraction")
         require_fraction(self, "validation_fraction", below_one=True)
         if self.validation_fraction is not None:
-            if self.train_file is None:
+            if self.train_file is None and self.dataset_name is None:
                 raise UserError(
-                    f"{flag('validation_fraction')} requires {flag('train_file')}.", setting="validation_fraction"
+                    f"{flag('validation_fraction', self.validation_fraction)} requires {flag('train_file')} or "
+                    f"{flag('dataset_name')}, whose rows it divides.",
+                    setting="validation_fraction",
                 )
             if self.validation_file is not None:
                 raise UserError(
                     f"{flag('validation_fraction')} and {flag('validation_file')} exclude each other. Leave one out.",
                     setting="validation_fraction",
                 )
+        self._check_dataset_name()
         if self.data_files:
             self._check_files()
+
+    @property
+    def has_own_data(self) -> bool:
+        """Whether files or a dataset are named in place of a task's data."""
+        return bool(self.data_files) or self.dataset_name is not None
+
+    def _check_dataset_name(self) -> None:
+        """Refuses a dataset together with files, and its settings without it."""
+        super()._check_dataset_name()
+        if self.dataset_name is None:
+            return
+        for name in ("data_dir", "train_file", "validation_file", "test_file"):
+            value = getattr(self, name)
+            if value is not None:
+                raise UserError(
+                    f"{flag('dataset_name', self.dataset_name)} and {flag(name, value)} exclude each other. Leave one "
+                    "out.",
+                    setting=name,
+                )
 
     def _check_files(self) -> None:
         """Refuses published data next to files, and a part of the run that has no file."""

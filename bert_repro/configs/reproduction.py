@@ -93,15 +93,19 @@ class StudyConfig(DryRunConfig):
 
 @dataclass(frozen=True)
 class ReportConfig(Config):
-    """Writes the paper's tables with our numbers next to them.
+    """Compares finished runs in a table; runs of a study next to the paper's numbers.
+
+      bert-repro report --runs_dir runs --report_dir runs/report
 
       bert-repro report --runs_dir runs/study/records --report_dir runs/report
 
-    Reads every results.json below --runs_dir. The same results give the same bytes.
+    Reads every results.json below --runs_dir. Runs that differ in their seed alone share a row of the table, which has
+    the settings that differ, the score with its deviation over seeds, and the baseline: runs.md, runs.csv, runs.tex.
+    The runs of run_study go into the paper's tables: report.md. The same results give the same bytes.
     """
 
     runs_dir: str = setting("runs/study/records", "Folder with the results.json of finished runs below it.")
-    report_dir: str = setting("runs/report", "Folder for report.md and the plots.")
+    report_dir: str = setting("runs/report", "Folder for the tables and plots.")
 
 
 ClaimStatus = Literal[

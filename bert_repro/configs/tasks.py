@@ -6,6 +6,7 @@ from typing import Literal
 
 from bert_repro.configs.base import Config, require, require_fraction, require_positive, setting
 from bert_repro.configs.finetuning import CustomDataConfig
+from bert_repro.errors import UserError, flag
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class GlueConfig(CustomDataConfig):
         kind = "--regression" if self.regression else "--multi_label" if self.multi_label else None
         for name in ("multi_label", "class_weights", "label_smoothing"):
             if getattr(self, name):
-                require(self.data_files, f"--{name} is for custom data; give --train_file, or leave it out")
+                require(self.has_own_data, f"--{name} is for custom data; give --train_file, or leave it out")
                 require(kind in (None, f"--{name}"), f"--{name} and {kind} exclude each other; leave one out")
         require(len(self.text_columns) <= 2, f"--text_columns names {len(self.text_columns)}; one or two are needed")
 
@@ -73,6 +74,15 @@ class GlueConfig(CustomDataConfig):
             not self.task_name,
             f"--task_name {self.task_name} excludes --train_file, --validation_file and --test_file; leave one out",
         )
+
+    def _check_dataset_name(self) -> None:
+        super()._check_dataset_name()
+        if self.dataset_name is not None and self.task_name:
+            raise UserError(
+                f"{flag('task_name', self.task_name)} and {flag('dataset_name', self.dataset_name)} exclude each "
+                "other. Leave one out.",
+                setting="dataset_name",
+            )
 
 
 @dataclass(frozen=True)

@@ -90,12 +90,7 @@ _SCRIPTS = (
     UpstreamFlag("block_size", "--max_seq_length N", ""),
     UpstreamFlag("max_predict_samples", "--max_eval_samples N", ""),
     UpstreamFlag("max_val_samples", "--max_eval_samples N", ""),
-    UpstreamFlag("dataset_name", "--task_name NAME or --train_file FILE", "Your own data are files."),
-    UpstreamFlag("dataset_config_name", "--task_name NAME", "A GLUE task is named by itself."),
     UpstreamFlag("validation_split_percentage", "--validation_fraction X", "It is a fraction: 0.05 for 5."),
-    UpstreamFlag("train_split_name", "--train_file FILE", ""),
-    UpstreamFlag("validation_split_name", "--validation_file FILE", ""),
-    UpstreamFlag("test_split_name", "--test_file FILE", ""),
 )
 _CLASSIFICATION = (
     UpstreamFlag("text_column_name", "--text_columns NAME", "For a pair of texts, name both columns."),

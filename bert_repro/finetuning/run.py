@@ -41,7 +41,6 @@ from bert_repro.models.loading import (
 )
 from bert_repro.results import RunResults
 from bert_repro.tasks.base import Predictions, Task
-from bert_repro.tasks.data import SPLIT_ROWS
 from bert_repro.training import adapters, run
 from bert_repro.training.batches import batch_sizes
 from bert_repro.training.best_model import BestModel
@@ -395,7 +394,7 @@ class FinetuningRun:
         results: dict[str, Any] = {
             **adapter,
             "examples": len(split.examples),
-            "published_rows": SPLIT_ROWS.get((task.name, str(task.train_split))),
+            "published_rows": task.published_rows(str(task.train_split)),
             "rows": num_inputs,
             "dropped": len(split.features) - num_inputs,
             "truncated": task.count_truncated(source.features),
@@ -466,7 +465,7 @@ class FinetuningRun:
         results: dict[str, Any] = {
             "metrics": metrics,
             "rows_scored": len(split.examples),
-            "published_rows": SPLIT_ROWS.get((self.task.name, name)),
+            "published_rows": self.task.published_rows(name),
         }
         details = self.task.score_details(predictions, split.examples)
         if details:

@@ -233,7 +233,7 @@ def card_metadata(results: Mapping[str, Any], model_id: str) -> str:
     task = hub_task_of(class_name) if class_name else HubTask("AutoModel")
     task_name = results.get("task")
     tags = ["bert", "bert-repro"]
-    if task_name and not data.get("files"):
+    if task_name and task_name != "custom" and not data.get("files"):
         tags.append(task_name)
 
     # The Hub's classification widget has a single field of text, so a pair has none.
@@ -274,12 +274,13 @@ def _tagged_scores(results: Mapping[str, Any], task: HubTask) -> list[Any]:
                 "dataset_args": {"rows": item.rows},
             }
         else:
-            origin = {"dataset_type": data["dataset"], "dataset_name": results.get("task")}
+            name = data.get("title") if results.get("task") == "custom" else results.get("task")
+            origin = {"dataset_type": data["dataset"], "dataset_name": name}
         tagged.append(
             EvalResult(
                 task_type=task.pipeline_tag or "other",
                 dataset_config=data.get("config"),
-                dataset_split=item.split,
+                dataset_split=data.get("split_names", {}).get(item.split, item.split),
                 metric_type=item.metric,
                 metric_value=item.value,
                 **origin,
@@ -305,7 +306,9 @@ def _purpose(results: Mapping[str, Any]) -> str:
         return f"was pre-trained with {line(str(results['objective']))}"
     purpose = next((words for ending, words in _PURPOSES.items() if name.endswith(ending)), "was made for {data}")
     title = line(data.get("title") or results["task"])
-    if results["task"] == "custom" or data.get("files"):
+    if data.get("dataset") and results["task"] == "custom":
+        title = line(data["dataset"])
+    elif results["task"] == "custom" or data.get("files"):
         title = f"custom data ({title})"
     texts = "pairs of texts" if len(data.get("text_columns", ())) == 2 else "texts"
     return purpose.format(texts=texts, data=title)

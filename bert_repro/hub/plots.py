@@ -1,10 +1,11 @@
-"""The pictures of a card: how training went (training.png) and which labels were confused (scores.png).
+"""The plots of a card: training.png (losses, dev scores, learning rate) and scores.png (the confusion matrix).
 
-Both are drawn from what a run leaves on disk, results.json and the rows of train_log.jsonl.
+Both are drawn from the files that a run leaves: results.json and the rows of train_log.jsonl.
 """
 
 import textwrap
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 from statistics import fmean
@@ -19,187 +20,306 @@ LogRow = Mapping[str, Any]
 
 _DOTS_PER_INCH = 120
 _SMOOTHED_FROM = 60  # points of a training curve
-_ON_DEV = "score on dev"
-_MOST_LABELS_WITH_COUNTS, _MOST_NAMED_LABELS = 12, 30
+_DEV_PANEL = "score on dev"
+_MOST_METRICS = 3  # curves of the dev panel
+_MOST_LABELS_WITH_COUNTS = 12
+_MOST_NAMED_LABELS = 30
+_LONGEST_LABEL = 24  # characters
 
 
-# --- training.png ---------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Curve:
+    """A curve of a panel.
+
+    Args:
+        field: the name of its values in the log.
+        legend: its name in the legend.
+        held_out: whether it was measured on held-out text or the dev set.
+    """
+
+    field: str
+    legend: str
+    held_out: bool
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A panel of training.png: the label of its y axis and its curves."""
+
+    label: str
+    curves: Sequence[Curve]
+
+
+# --- training.png -----------------------------------------------------------------------------------------------------
 
 
 def plot_training(path: Path, rows: Sequence[LogRow], results: Mapping[str, Any]) -> None:
-    """Draws losses, dev scores and learning rate over the steps of a run.
+    """Draws the losses, dev scores and learning rate of a run over its steps.
 
-    Pre-training has a panel for each of MLM and NSP, fine-tuning one for the scores on dev, with the baselines of the
-    first. The warm-up is shaded.
+    Pre-training has one panel for MLM and one for NSP. Fine-tuning has one for the loss and one for the scores on dev,
+    with the baselines as horizontal lines. The warm-up is shaded.
 
     Args:
-        path: the picture.
-        rows: of train_log.jsonl.
-        results: of the run.
+        path: the picture to write.
+        rows: the rows of train_log.jsonl.
+        results: the results of the run.
     """
     from matplotlib.figure import Figure
 
-    before = results.get("baselines", {}).get("the model before", {})
-    first = [{"step": 0, **{f"eval_{name}": value for name, value in before.items()}}] if before else []
-    rows = [*first, *rows, *_last_score(rows, results)]
+    rows = _with_first_and_last_scores(rows, results)
     panels = _panels(rows, results)
+    heights = [3.0] * len(panels) + [1.4]
     figure = Figure(figsize=(8, 2 + 2.2 * len(panels)), layout="constrained")
-    heights = [3] * len(panels) + [1.4]
     axes = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights, squeeze=False)[:, 0]
     figure.suptitle(_training_title(path.parent, rows, results), fontsize=11)
-    for axis, (label, curves) in zip(axes, panels, strict=False):
-        ends = list(accumulate(phase["steps"] for phase in results.get("train", {}).get("phases", [])[:-1]))
-        for name, curve, held_out in curves:
-            _draw_curve(axis, rows, name, curve, ends, held_out=held_out)
-        for end in ends:
-            axis.axvline(end, color="black", linestyle=":", linewidth=1, label="next phase")
-        if label == _ON_DEV:
-            for style, (name, scores) in zip(("--", ":"), results.get("baselines", {}).items(), strict=False):
-                axis.axhline(scores[results["primary_metric"]], color="gray", linestyle=style, label=name)
-            if best := results["train"].get("best_step"):
-                axis.axvline(best, color="tab:green", linestyle="--", linewidth=1, label=f"published: step {best}")
-        axis.set_ylabel(label)
-        axis.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
-    warmup = _draw_learning_rate(axes[-1], rows)
+
+    phase_ends = _phase_ends(results)
+    for axis, panel in zip(axes, panels, strict=False):
+        _draw_panel(axis, panel, rows, results, phase_ends)
+    warmup_steps = _draw_learning_rate(axes[-1], rows)
     for axis in axes:
         axis.grid(alpha=0.3)
-        if warmup:
-            axis.axvspan(0, warmup, color="tab:orange", alpha=0.12, linewidth=0)
+        if warmup_steps:
+            axis.axvspan(0, warmup_steps, color="tab:orange", alpha=0.12, linewidth=0)
     with atomic_path(path) as partial:
         figure.savefig(partial, dpi=_DOTS_PER_INCH)
 
 
-Curves = list[tuple[str, str, bool]]
-"""Field of the log, its name in the legend, whether it was measured on held-out text."""
+def _with_first_and_last_scores(rows: Sequence[LogRow], results: Mapping[str, Any]) -> list[LogRow]:
+    """Returns the log's rows with the scores of the model before training and of the published weights.
+
+    The log itself has neither: both are measured outside of training.
+    """
+    all_rows = list(rows)
+    scores_before = results.get("baselines", {}).get("the model before", {})
+    if scores_before:
+        all_rows.insert(0, {"step": 0, **_as_eval_fields(scores_before)})
+
+    train = results.get("train", {})
+    metrics = results.get("metrics", {})
+    last_step = train.get("steps", 0)
+    scored_steps = {row["step"] for row in all_rows if any(field in row for field in _as_eval_fields(metrics))}
+    # With early stopping the published weights are those of an earlier step, whose score is in the log.
+    if metrics and "best_step" not in train and last_step not in scored_steps:
+        all_rows.append({"step": train["steps"], **_as_eval_fields(metrics)})
+    return all_rows
 
 
-def _panels(rows: Sequence[LogRow], results: Mapping[str, Any]) -> list[tuple[str, Curves]]:
-    fields = {name for row in rows for name in row}
+def _as_eval_fields(scores: Mapping[str, float]) -> dict[str, float]:
+    """Returns scores under the names that they have in the log."""
+    return {f"eval_{name}": value for name, value in scores.items()}
+
+
+def _panels(rows: Sequence[LogRow], results: Mapping[str, Any]) -> list[Panel]:
+    """Returns the panels that the fields of the log allow."""
+    fields: set[str] = set()
+    for row in rows:
+        fields.update(row)
+
     if "mlm_loss" in fields or "eval_mlm_loss" in fields:
-        terms = [("mlm", "MLM"), *([("nsp", "NSP")] if "nsp_loss" in fields else [])]
-        return [
-            (f"{title} loss (nats)", [(f"{name}_loss", "training", False), (f"eval_{name}_loss", "held out", True)])
-            for name, title in terms
-        ]
+        panels = [_loss_panel("mlm_loss", "MLM loss (nats)")]
+        if "nsp_loss" in fields:
+            panels.append(_loss_panel("nsp_loss", "NSP loss (nats)"))
+        return panels
+
     unit = "squared error" if results.get("primary_metric") == "pearson" else "nats"
-    panels = [(f"loss ({unit})", [("loss", "training", False), ("eval_loss", "held out", True)])]
-    # The primary metric first, three at most.
+    panels = [_loss_panel("loss", f"loss ({unit})")]
     metrics = [name for name in results.get("metrics", {}) if f"eval_{name}" in fields and "threshold" not in name]
-    if metrics and sum(f"eval_{metrics[0]}" in row for row in rows) > 1:  # one score is in the title
+    # One score is no curve; it is in the title.
+    if metrics and sum(f"eval_{metrics[0]}" in row for row in rows) > 1:
         metrics.sort(key=lambda name: name != results.get("primary_metric"))
-        panels.append((_ON_DEV, [(f"eval_{name}", _metric(name), True) for name in metrics[:3]]))
+        curves = [Curve(f"eval_{name}", _metric_title(name), held_out=True) for name in metrics[:_MOST_METRICS]]
+        panels.append(Panel(_DEV_PANEL, curves))
     return panels
 
 
-def _last_score(rows: Sequence[LogRow], results: Mapping[str, Any]) -> list[LogRow]:
-    """Returns the scores of the published weights as the last row of the dev curve."""
-    train, metrics = results.get("train", {}), results.get("metrics", {})
-    measured = {row["step"] for row in rows if any(f"eval_{name}" in row for name in metrics)}
-    if not metrics or "best_step" in train or train.get("steps", 0) in measured:
-        return []
-    return [{"step": train["steps"], **{f"eval_{name}": value for name, value in metrics.items()}}]
+def _loss_panel(field: str, label: str) -> Panel:
+    training = Curve(field, "training", held_out=False)
+    held_out = Curve(f"eval_{field}", "held out", held_out=True)
+    return Panel(label, (training, held_out))
 
 
-def _metric(name: str) -> str:
-    words = {"pearson": "Pearson correlation", "spearmanr": "Spearman correlation"}
-    return words.get(name, name.replace("_", " ").replace("f1", "F1"))
+def _metric_title(name: str) -> str:
+    """Returns a metric's name as people write it."""
+    titles = {"pearson": "Pearson correlation", "spearmanr": "Spearman correlation"}
+    return titles.get(name, name.replace("_", " ").replace("f1", "F1"))
+
+
+def _phase_ends(results: Mapping[str, Any]) -> list[int]:
+    """Returns the last step of each pre-training phase except the last one."""
+    phases = results.get("train", {}).get("phases", [])
+    return list(accumulate(phase["steps"] for phase in phases[:-1]))
 
 
 def _training_title(folder: Path, rows: Sequence[LogRow], results: Mapping[str, Any]) -> str:
+    """Returns the title: run, task, steps and the score on dev."""
     name = results.get("settings", {}).get("run_name") or folder.resolve().name
     task = results.get("data", {}).get("title") or results.get("task", "")
     steps = results.get("train", {}).get("steps") or max((row["step"] for row in rows), default=0)
+    if task == "pre-training":
+        title = f"{name}: {task}, {steps:,} steps"
+    elif task:
+        title = f"{name}: fine-tuned on {task}, {steps:,} steps"
+    else:
+        title = f"{name}: {steps:,} steps"
+
+    metrics = results.get("metrics", {})
     primary = results.get("primary_metric") or ""
-    on = "" if task == "pre-training" else "fine-tuned on "
-    title = f"{name}: {on}{task}, {steps:,} steps" if task else f"{name}: {steps:,} steps"
-    if primary in results.get("metrics", {}):
-        title += f"; {_metric(primary)} {results['metrics'][primary]:.3f} on {results.get('split', 'dev')}"
+    if primary in metrics:
+        title += f"; {_metric_title(primary)} {metrics[primary]:.3f} on {results.get('split', 'dev')}"
     return textwrap.fill(title, 90)
 
 
-def _draw_curve(
-    axis: "Axes", rows: Sequence[LogRow], name: str, label: str, ends: Sequence[int], *, held_out: bool
+def _draw_panel(
+    axis: "Axes", panel: Panel, rows: Sequence[LogRow], results: Mapping[str, Any], phase_ends: Sequence[int]
 ) -> None:
-    points = [(row["step"], row[name]) for row in rows if row.get(name) is not None]
+    """Draws the curves of a panel and the vertical and horizontal lines that belong to it."""
+    for curve in panel.curves:
+        _draw_curve(axis, curve, rows, phase_ends)
+    for end in phase_ends:
+        axis.axvline(end, color="black", linestyle=":", linewidth=1, label="next phase")
+    if panel.label == _DEV_PANEL:
+        line_styles = ("--", ":")
+        for style, (name, scores) in zip(line_styles, results.get("baselines", {}).items(), strict=False):
+            axis.axhline(scores[results["primary_metric"]], color="gray", linestyle=style, label=name)
+        best_step = results["train"].get("best_step")
+        if best_step:
+            axis.axvline(
+                best_step, color="tab:green", linestyle="--", linewidth=1, label=f"published: step {best_step}"
+            )
+    axis.set_ylabel(panel.label)
+    axis.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
+
+
+def _draw_curve(axis: "Axes", curve: Curve, rows: Sequence[LogRow], phase_ends: Sequence[int]) -> None:
+    """Draws a curve: held-out scores as points, a short training curve as it is, a long one with its smoothed form."""
+    points = [(row["step"], row[curve.field]) for row in rows if row.get(curve.field) is not None]
     if not points:
         return
     steps, values = zip(*points, strict=True)
-    if held_out:
-        # A line between two points says more than was measured.
-        (line,) = axis.plot(steps, values, marker="o", markersize=4, linewidth=1.2 * (len(points) > 2), label=label)
-        if name.endswith("loss"):
+
+    if curve.held_out:
+        # A line between only two points would say more than was measured.
+        width = 1.2 if len(points) > 2 else 0.0
+        (line,) = axis.plot(steps, values, marker="o", markersize=4, linewidth=width, label=curve.legend)
+        if curve.field.endswith("loss"):
             line.set_color("tab:orange")
     elif len(points) < _SMOOTHED_FROM:
-        axis.plot(steps, values, marker=".", linewidth=1.2, color="tab:blue", label=label)
+        axis.plot(steps, values, marker=".", linewidth=1.2, color="tab:blue", label=curve.legend)
     else:
         axis.plot(steps, values, linewidth=0.8, alpha=0.35, color="tab:blue")
-        # The mean of each value and its neighbors in its phase, a fortieth of the curve to either side.
-        reach, phases = max(1, len(values) // 40), [sum(step > end for end in ends) for step in steps]
-        near = [range(max(0, place - reach), min(place + reach + 1, len(values))) for place in range(len(values))]
-        smoothed = [fmean(values[i] for i in near[k] if phases[i] == phase) for k, phase in enumerate(phases)]
-        axis.plot(steps, smoothed, linewidth=1.6, color="tab:blue", label=f"{label}, smoothed")
+        smoothed = _smoothed(steps, values, phase_ends)
+        axis.plot(steps, smoothed, linewidth=1.6, color="tab:blue", label=f"{curve.legend}, smoothed")
+
+
+def _smoothed(steps: Sequence[int], values: Sequence[float], phase_ends: Sequence[int]) -> list[float]:
+    """Returns the mean of each value and its neighbors, a fortieth of the curve to either side.
+
+    Neighbors in another phase are left out, because the loss jumps when the sequence length changes.
+    """
+    reach = max(1, len(values) // 40)
+    phases = [sum(step > end for end in phase_ends) for step in steps]
+    smoothed = []
+    for place, phase in enumerate(phases):
+        first = max(0, place - reach)
+        last = min(place + reach, len(values) - 1)
+        neighbors = [values[near] for near in range(first, last + 1) if phases[near] == phase]
+        smoothed.append(fmean(neighbors))
+    return smoothed
 
 
 def _draw_learning_rate(axis: "Axes", rows: Sequence[LogRow]) -> int:
-    """Draws the learning rate; returns the logged step at the end of the warm-up, 0 where there was none."""
+    """Draws the learning rate and returns the logged step at which the warm-up ends, or 0 if there is none."""
     from matplotlib.ticker import MaxNLocator
 
     points = [(row["step"], row["learning_rate"]) for row in rows if row.get("learning_rate") is not None]
-    highest = max(range(len(points)), key=lambda place: points[place][1], default=0)
-    warmup = int(points[highest][0]) if highest else 0
+    warmup_steps = 0
     if points:
-        axis.plot(*zip(*points, strict=True), color="tab:gray")
+        steps, rates = zip(*points, strict=True)
+        peak = rates.index(max(rates))
+        # If the first logged rate is the highest, the warm-up was over before it.
+        warmup_steps = int(steps[peak]) if peak > 0 else 0
+        axis.plot(steps, rates, color="tab:gray")
     axis.set_ylabel("learning rate")
-    axis.set_xlabel("optimizer step" + (" (shaded: warm-up)" if warmup else ""))
+    axis.set_xlabel("optimizer step (shaded: warm-up)" if warmup_steps else "optimizer step")
     axis.ticklabel_format(axis="y", style="sci", scilimits=(0, 0))
     axis.set_xlim(left=0)
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-    return warmup
+    return warmup_steps
 
 
-# --- scores.png -----------------------------------------------------------------------------------------------------
+# --- scores.png -------------------------------------------------------------------------------------------------------
 
 
 def plot_scores(path: Path, results: Mapping[str, Any]) -> bool:
-    """Draws the confusion matrix of the first scored split that has one.
+    """Draws the confusion matrix of the first scored split that has one, and removes an older picture otherwise.
+
+    Args:
+        path: the picture to write.
+        results: the results of the run.
 
     Returns:
-        Whether there was one; if not, there is no picture.
+        Whether a picture was drawn.
     """
     from matplotlib.figure import Figure
 
-    splits = results.get("splits", {}).items()
-    of_matrix = ((name, split) for name, split in splits if split.get("details", {}).get("confusion_matrix"))
-    if (found := next(of_matrix, None)) is None:
+    split_names = [
+        name for name, split in results.get("splits", {}).items() if split.get("details", {}).get("confusion_matrix")
+    ]
+    if not split_names:
         path.unlink(missing_ok=True)
         return False
-    name, split = found
-    matrix, names = split["details"]["confusion_matrix"], split["details"]["labels"]
+
+    split_name = split_names[0]
+    split = results["splits"][split_name]
+    matrix = split["details"]["confusion_matrix"]
+    label_names = split["details"]["labels"]
+    # A run that only scores a test file has no primary metric.
+    primary = results.get("primary_metric") or next(iter(split["metrics"]))
+
     side = 2.6 + 0.3 * min(len(matrix), _MOST_NAMED_LABELS)
     figure = Figure(figsize=(side + 1, side), layout="constrained")
-    primary = results.get("primary_metric") or next(iter(split["metrics"]))  # of a test file alone the first
-    title = f"{path.parent.resolve().name}: {_metric(primary)} {split['metrics'][primary]:.3f} on {name}"
+    run_name = path.parent.resolve().name
+    title = f"{run_name}: {_metric_title(primary)} {split['metrics'][primary]:.3f} on {split_name}"
     figure.suptitle(textwrap.fill(title, 40), fontsize=11)
-    _draw_confusions(figure.subplots(), names, matrix)
+    _draw_confusion_matrix(figure.subplots(), label_names, matrix)
     with atomic_path(path) as partial:
         figure.savefig(partial, dpi=_DOTS_PER_INCH)
     return True
 
 
-def _draw_confusions(axis: "Axes", names: list[str], matrix: list[list[int]]) -> None:
-    shares = [[count / max(1, sum(row)) for count in row] for row in matrix]
+def _draw_confusion_matrix(axis: "Axes", label_names: Sequence[str], matrix: Sequence[Sequence[int]]) -> None:
+    """Draws a confusion matrix; many labels have no counts, and very many no names.
+
+    Args:
+        axis: where to draw.
+        label_names: names of the labels.
+        matrix: counts, [true label, predicted label].
+    """
+    # Each row is shaded by its own sum, so that rare labels are visible too.
+    shares = []
+    for counts in matrix:
+        row_sum = max(1, sum(counts))
+        shares.append([count / row_sum for count in counts])
     axis.imshow(shares, cmap="Blues", vmin=0, vmax=1)
-    if len(names) <= _MOST_LABELS_WITH_COUNTS:
+
+    if len(label_names) <= _MOST_LABELS_WITH_COUNTS:
         for row, counts in enumerate(matrix):
             for column, count in enumerate(counts):
                 color = "white" if shares[row][column] > 0.5 else "black"
                 axis.text(column, row, f"{count:,}", ha="center", va="center", fontsize=8, color=color)
-    if len(names) <= _MOST_NAMED_LABELS:
-        texts = [textwrap.shorten(name.replace("$", r"\$"), 24, placeholder="...") for name in names]
-        slanted = max(map(len, texts)) * len(texts) > 40
-        axis.set_xticks(
-            range(len(names)), texts, fontsize=8, rotation=45 if slanted else 0, ha="right" if slanted else "center"
-        )
-        axis.set_yticks(range(len(names)), texts, fontsize=8)
+    if len(label_names) <= _MOST_NAMED_LABELS:
+        texts = [_short_label(name) for name in label_names]
+        places = range(len(texts))
+        if max(map(len, texts)) * len(texts) > 40:
+            axis.set_xticks(places, texts, fontsize=8, rotation=45, ha="right")
+        else:
+            axis.set_xticks(places, texts, fontsize=8)
+        axis.set_yticks(places, texts, fontsize=8)
     axis.set_xlabel("predicted")
     axis.set_ylabel("true (shade: share of the row)")
+
+
+def _short_label(name: str) -> str:
+    """Returns a label shortened for an axis; matplotlib would read a dollar sign as the start of a formula."""
+    return textwrap.shorten(name.replace("$", r"\$"), _LONGEST_LABEL, placeholder="...")

@@ -25,8 +25,9 @@ from bert_repro.models.loading import load_config, load_tokenizer, quiet_transfo
 from bert_repro.results import RunResults, read_results
 from bert_repro.tasks import configured_task
 from bert_repro.tasks.base import Predictions, Task
-from bert_repro.tasks.classification import MultiLabelTask, found_text_columns
+from bert_repro.tasks.columns import find_text_columns
 from bert_repro.tasks.data import as_dataset, require_columns, texts
+from bert_repro.tasks.multi_label import MultiLabelTask
 from bert_repro.tasks.tagging import TAG_COLUMNS, WORD_COLUMNS
 from bert_repro.training.performance import resolve_precision
 from bert_repro.training.run import forget_precision, load_model
@@ -156,7 +157,7 @@ class Predictor:
 
     def _text_columns(self, column_names: Sequence[str], trained: Sequence[str]) -> tuple[str, ...]:
         """Returns the columns of text: as set, as in training, or by their usual names; as many as in training."""
-        columns = self.config.text_columns or found_text_columns(column_names, self.where, trained)
+        columns = self.config.text_columns or find_text_columns(column_names, self.where, trained)
         if trained and len(columns) != len(trained):
             kind = "pairs of texts" if len(trained) == 2 else "single texts"
             raise UserError(

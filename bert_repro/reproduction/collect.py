@@ -13,7 +13,7 @@ from bert_repro.hub.card import default_settings
 from bert_repro.reproduction.paper_results import EXAMPLES_FILE, Column, TableEntry
 from bert_repro.reproduction.resampling import Float64Array
 from bert_repro.results import RunResults, read_results
-from bert_repro.tasks.data import SPLIT_ROWS
+from bert_repro.tasks import SPLIT_ROWS
 from bert_repro.utils.files import RESULTS
 from bert_repro.utils.readers import read_json_object
 

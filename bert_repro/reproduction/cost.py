@@ -16,8 +16,7 @@ from bert_repro.pretraining.schedule import resolve_phases
 from bert_repro.recipes import RECIPES
 from bert_repro.reproduction.size_presets import MEAN_TOKENS
 from bert_repro.reproduction.suite import PlannedRun
-from bert_repro.tasks import TASKS
-from bert_repro.tasks.data import SPLIT_ROWS
+from bert_repro.tasks import SPLIT_ROWS, TASKS
 from bert_repro.training.performance import estimated_times, flops_per_token
 
 

@@ -25,6 +25,7 @@ from bert_repro.reproduction.orderings import (
     model_differences,
     orderings_of,
 )
+from bert_repro.reproduction.own_runs import comparisons_of, write_comparisons
 from bert_repro.reproduction.paper_results import FIGURE_5_KEY, LEADERBOARD, Column, table_name
 from bert_repro.reproduction.paper_tables import AVERAGED, AllResults, ResultsRow, ResultsTable, unit
 from bert_repro.reproduction.report_plots import (
@@ -47,7 +48,7 @@ _NOTHING = "–"
 
 
 def write_report(config: ReportConfig) -> None:
-    """Writes the report of all runs below a folder: all of it, or nothing.
+    """Writes the report of all runs below a folder: the paper's tables from the runs of a study, and a table of others.
 
     Raises:
         UserError: see `collect`, or the folder cannot be written.
@@ -58,10 +59,24 @@ def write_report(config: ReportConfig) -> None:
             f"There is no results.json below {flag('runs_dir', config.runs_dir)}. Pass the folder of finished runs.",
             setting="runs_dir",
         )
+    folder = Path(config.report_dir)
+    comparisons = comparisons_of([run for run in runs if "study" not in run.results])
+    if comparisons:
+        markdown, *others = write_comparisons(comparisons, folder)
+        logger.info("%s", markdown.read_text(encoding="utf-8"))
+        logger.info("wrote %s, %s", markdown, ", ".join(map(str, others)))
+
+    # The paper's tables need runs of a study.
+    if not any("study" in run.results for run in runs):
+        if not comparisons:
+            raise UserError(
+                f"No finished run below {flag('runs_dir', config.runs_dir)} has a score on a dev set.",
+                setting="runs_dir",
+            )
+        return
     results = AllResults(runs)
     orderings = orderings_of(results)
     differences = model_differences(results)
-    folder = Path(config.report_dir)
     with atomic_folder(folder / PLOTS) as unfinished:
         plots = draw_plots(results, orderings, differences, unfinished)
         write_text(folder / TEXT, "\n".join(_lines(results, orderings, differences, plots)))

@@ -1,7 +1,7 @@
-"""SWAG: which of four endings follows (paper 4.4; https://github.com/rowanz/swagaf), or the user's rows of that form.
+"""Predicts which of several endings follows: SWAG (paper 4.4; https://github.com/rowanz/swagaf), or the user's rows.
 
-A sequence for each ending, one vector scored against each [CLS], a softmax over them. The user's rows have SWAG's
-columns and any number of endings.
+The model reads one sequence for each ending. One vector is scored against the [CLS] of each, with a softmax over the
+endings. The user's rows have SWAG's columns and any number of endings.
 """
 
 import dataclasses
@@ -12,9 +12,21 @@ from typing import TYPE_CHECKING, Any
 
 from bert_repro.configs import SwagConfig
 from bert_repro.errors import UserError
-from bert_repro.tasks.base import Batch, Columns, Feature, Predictions, Splits, Task, encoded_texts
-from bert_repro.tasks.classification import ClassificationTask
-from bert_repro.tasks.data import hold_out, read_file
+from bert_repro.tasks.base import (
+    CUSTOM,
+    Batch,
+    Columns,
+    Feature,
+    HubSource,
+    JsonObject,
+    Predictions,
+    Splits,
+    Task,
+)
+from bert_repro.tasks.classification import Answer, ClassificationTask
+from bert_repro.tasks.data import read_file
+from bert_repro.tasks.encoding import encoded_texts
+from bert_repro.tasks.held_out import hold_out
 from bert_repro.utils.readers import listed, shown
 
 if TYPE_CHECKING:
@@ -29,16 +41,14 @@ FILES = {"train": "train.csv", "validation": "val.csv", "test": "test.csv"}
 class SwagTask(ClassificationTask):
     """Choice of the ending.
 
-    A split has the columns `sent1` (a sentence), `sent2` (the start of the next one), `ending0` to `ending3`, `idx`
-    (the row's number from 0) and, if it is labelled, `label` (the right ending).
+    A split has the columns `sent1` (a sentence), `sent2` (the beginning of the next one), `ending0`, `ending1` ...,
+    `idx` (the row's number from 0) and, if it is labelled, `label` (the number of the right ending).
 
     Args:
-        text_columns: sentence, start and endings.
+        text_columns: `sent1`, `sent2` and the endings.
     """
 
     head: str = "BertReproForMultipleChoice"
-    hub: tuple[str, str | None, str | None] = ("allenai/swag", "regular", None)
-    data_license: str | None = "unknown, as its card on the Hub says"
     text_columns: tuple[str, ...] = ("sent1", "sent2", *ENDINGS)
     predictions_suffix = ".csv"
     official_folder = "the folder that holds SWAG's official CSV files"
@@ -56,57 +66,78 @@ class SwagTask(ClassificationTask):
     def answer_names(self) -> tuple[str, ...]:
         return self.endings
 
+    # --- Data ---
+
     def official_file(self, data_dir: Path, split: str) -> Path:
         return data_dir / FILES[split]
 
     def read_official(self, split: str, path: Path) -> "datasets.Dataset":
         return self.from_rows(read_file(path), str(path), may_lack_labels=split == "test")
 
-    def from_rows(self, rows: "datasets.Dataset", where: str, **given: Any) -> "datasets.Dataset":
-        """See `ClassificationTask.from_rows`; no ending may be empty."""
-        split = super().from_rows(rows, where, **given)
+    def from_rows(self, rows: "datasets.Dataset", where: str, **options: Any) -> "datasets.Dataset":
+        """See `ClassificationTask.from_rows`. No ending may be empty."""
+        split = super().from_rows(rows, where, **options)
         for name in self.endings:
-            if "" in (found := [text.strip() for text in split[name]]):
-                raise UserError(
-                    f"{where}, row {found.index('') + 1}: column {name!r} is empty; every row needs "
-                    f"{len(self.endings)} endings"
-                )
+            for row, text in enumerate(split[name], 1):
+                if not text.strip():
+                    raise UserError(
+                        f"{where}, row {row}: column {name!r} is empty. Every row needs {len(self.endings)} endings."
+                    )
         return split
 
     def parse_label(self, text: Any) -> int:
-        labels = [str(place) for place in range(len(self.endings))]
-        if str(text or "").strip() not in labels:
-            raise ValueError(f"label {shown(text)} is not known; it must be one of: {', '.join(labels)}")
-        return labels.index(str(text).strip())
+        label = str("" if text is None else text).strip()
+        allowed = [str(place) for place in range(len(self.endings))]
+        if label not in allowed:
+            raise ValueError(f"label {shown(text)} is not known; it must be one of: {', '.join(allowed)}")
+        return allowed.index(label)
+
+    def data_description(self) -> JsonObject:
+        # The columns of a choice are always the same, so they are not described.
+        return Task.data_description(self)
+
+    def example(self, dataset: "datasets.Dataset | None") -> None:
+        """See `Task.example`. There is none, because SWAG's license is unknown."""
+
+    # --- To and from the model ---
+
+    def model_settings(self) -> JsonObject:
+        return {}
 
     def encode_batch(self, examples: Columns, tokenizer: "PreTrainedTokenizerBase", max_seq_length: int) -> Columns:
-        """Makes one feature of as many sequences as endings per example: [CLS] sentence [SEP] start and ending [SEP].
+        """Makes one feature per example, with a sequence for each ending: [CLS] sentence [SEP] beginning ending [SEP].
 
-        Each pair is cut as every pair is: the longer segment loses its last token until both fit. `length` counts the
-        tokens of all of them.
+        Each pair is truncated as every pair is: the longer segment loses its last token until both fit. `length` counts
+        the tokens of all sequences of the feature.
         """
-        encoded = []
+        by_ending: list[Columns] = []
         for name in self.endings:
-            second = [f"{start} {ending}" for start, ending in zip(examples["sent2"], examples[name], strict=True)]
-            encoded.append(encoded_texts(tokenizer, [examples["sent1"], second], max_seq_length))
-        features: Columns = {name: list(zip(*(one[name] for one in encoded), strict=True)) for name in encoded[0]}
+            completions = zip(examples["sent2"], examples[name], strict=True)
+            second_texts = [f"{beginning} {ending}" for beginning, ending in completions]
+            by_ending.append(encoded_texts(tokenizer, [examples["sent1"], second_texts], max_seq_length))
+
+        # So far each ending has its columns. A feature has a value for each ending.
+        features: Columns = {}
+        for column in by_ending[0]:
+            features[column] = list(zip(*(encoded[column] for encoded in by_ending), strict=True))
         features["length"] = [sum(lengths) for lengths in features["length"]]
-        features["truncated"] = [any(cut) for cut in features["truncated"]]
+        features["truncated"] = [any(is_truncated) for is_truncated in features["truncated"]]
         if "label" in examples:
             features["labels"] = examples["label"]
         return features
 
     def collate(self, features: Sequence[Feature], **layout: Any) -> Batch:
-        """See `Task.collate`; padded: tensors (B, endings, S). Packed: (1, T) with `num_choices`."""
+        """See `Task.collate`. Padded: tensors (B, endings, S). Packed: (1, T), and `num_choices`."""
         import torch
 
-        names = ("input_ids", "token_type_ids")
-        sequences: list[Feature] = [
-            dict(zip(names, sequence, strict=True))
-            for feature in features
-            for sequence in zip(*(feature[name] for name in names), strict=True)
-        ]
+        # Batch all sequences first, as if each were a feature.
+        sequences: list[Feature] = []
+        for feature in features:
+            for ids, segments in zip(feature["input_ids"], feature["token_type_ids"], strict=True):
+                sequences.append({"input_ids": ids, "token_type_ids": segments})
         batch = super().collate(sequences, **layout)
+
+        # Then say which of them belong together.
         if layout["packing"]:
             batch["num_choices"] = len(self.endings)
         else:
@@ -115,48 +146,58 @@ class SwagTask(ClassificationTask):
             batch["labels"] = torch.tensor([feature["labels"] for feature in features])
         return batch
 
-    def score_details(self, predictions: Predictions, dataset: "datasets.Dataset") -> dict[str, Any]:
+    # --- Answers ---
+
+    def confusion_details(self, predictions: Predictions, dataset: "datasets.Dataset") -> JsonObject:
+        """Returns nothing, because the numbers of the endings have no meaning of their own."""
         return {}
 
-    def spelled(self, value: Any) -> str:
+    def spelled(self, value: Answer) -> str:
         return str(value)
 
-    def json_label(self, value: Any) -> int:
+    def json_label(self, value: Answer) -> int:
         return int(value)
 
-    def json_answer(self, example: Mapping[str, Any], value: Any) -> dict[str, Any]:
-        """Returns the ending, from 0, and its text."""
+    def json_answer(self, example: Mapping[str, Any], value: Answer) -> JsonObject:
+        """Returns the number of the ending, from 0, and its text."""
         return {"prediction": int(value), "answer": example[self.endings[value]]}
-
-    def data_description(self) -> dict[str, Any]:
-        return Task.data_description(self)
-
-    def model_settings(self) -> dict[str, Any]:
-        return {}
-
-    def example(self, dataset: "datasets.Dataset | None") -> None:
-        """See `Task.example`; none, as SWAG's license is unknown."""
 
 
 def custom_choices(config: SwagConfig, rows: Splits, names: Mapping[str, str]) -> SwagTask:
-    """Makes the task of the user's rows with the columns of SWAG and as many endings as the first split has.
+    """Makes the task of the user's rows, with SWAG's columns and as many endings as the first split has.
+
+    Args:
+        config: the settings.
+        rows: the data, by split.
+        names: what messages call each split.
 
     Raises:
         UserError: a column is missing, or there are fewer than two endings.
     """
-    first = next(iter(rows))
-    present = rows[first].column_names
-    endings = [f"ending{place}" for place in range(len(present)) if f"ending{place}" in present]
+    first_split = next(iter(rows))
+    column_names = rows[first_split].column_names
+    endings = [f"ending{place}" for place in range(len(column_names)) if f"ending{place}" in column_names]
     if len(endings) < 2:
         raise UserError(
-            f"{names[first]}: a choice needs columns sent1, sent2, ending0, ending1 ...; found {listed(present)}"
+            f"{names[first_split]}: a choice requires the columns sent1, sent2, ending0, ending1 ...; found "
+            f"{listed(column_names)}"
         )
-    title, columns = Path(names[first]).stem, ("sent1", "sent2", *endings)
-    task = dataclasses.replace(SWAG, name="custom", title=title, text_columns=columns, data_names=names)
-    data = {
-        split: task.from_rows(dataset, names[split], may_lack_labels=split == "test") for split, dataset in rows.items()
-    }
+    columns = ("sent1", "sent2", *endings)
+    title = Path(names[first_split]).stem
+    task = dataclasses.replace(SWAG, name=CUSTOM, title=title, text_columns=columns, data_names=names, split_rows={})
+    data = {}
+    for split, dataset in rows.items():
+        data[split] = task.from_rows(dataset, names[split], may_lack_labels=split == "test")
     return dataclasses.replace(task, data=hold_out(data, config, together=columns, strata="label"))
 
 
-SWAG = SwagTask(name="swag", title="SWAG", paper_batch=16, metrics=("accuracy",), primary_metric="accuracy")
+SWAG = SwagTask(
+    name="swag",
+    title="SWAG",
+    paper_batch=16,
+    metrics=("accuracy",),
+    primary_metric="accuracy",
+    hub=HubSource("allenai/swag", "regular"),
+    split_rows={"train": 73_546, "validation": 20_006, "test": 20_005},
+    data_license="unknown, as its card on the Hub says",
+)

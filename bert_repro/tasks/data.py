@@ -1,8 +1,10 @@
-"""The edge where data enters: whatever a user has becomes a `datasets.Dataset` here, once.
+"""Reads data: a user's file, data in memory or a dataset of the Hub enters, a `datasets.Dataset` leaves.
 
-A CSV, TSV or JSON lines file, SQuAD's JSON, tagged text, a data frame, a list of rows, a dict of columns, a dataset of
-the Hub. Everyday mistakes are refused here as a `UserError` of one line; line numbers are those of an editor, row
-numbers count from 1 without the row of names.
+Data in memory is a data frame, a list of rows, a dict of columns or a dataset. Files are tables (CSV, TSV, JSON lines,
+JSON, Parquet), SQuAD's JSON and tagged text. Everyday mistakes are reported here as a `UserError` of one line. Line
+numbers are those of an editor; row numbers count from 1 and do not count the row of column names.
+
+What is in the columns is read by `columns.py`.
 """
 
 import csv
@@ -11,23 +13,25 @@ import logging
 import math
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Union, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
-import numpy as np
-import numpy.typing as npt
-
-from bert_repro.configs.base import hub_is_reachable, nearest, require
-from bert_repro.errors import UserError
-from bert_repro.utils.randomness import Stream, draw
-from bert_repro.utils.readers import first_line, format_of, json_rows, listed, numbered_lines, shown
+from bert_repro.configs.base import hub_is_reachable, nearest
+from bert_repro.errors import UserError, flag
+from bert_repro.tasks.columns import number as number
+from bert_repro.tasks.columns import parsed as parsed
+from bert_repro.tasks.columns import require_columns as require_columns
+from bert_repro.tasks.columns import short_row as short_row
+from bert_repro.tasks.columns import texts as texts
+from bert_repro.tasks.columns import values as values
+from bert_repro.tasks.held_out import held_out_rows as held_out_rows
+from bert_repro.tasks.held_out import hold_out as hold_out
+from bert_repro.utils.readers import first_line, format_of, json_rows, numbered_lines, shown
 
 if TYPE_CHECKING:
     import datasets
     import pandas
-
-    from bert_repro.configs import CustomDataConfig
 
 logger = logging.getLogger("bert_repro")
 
@@ -36,65 +40,173 @@ Data: TypeAlias = Union[
 ]
 Lines: TypeAlias = Iterable[tuple[int, str]]
 """Numbers and texts of lines, without line ends."""
-T = TypeVar("T")
+Rows: TypeAlias = Iterable[tuple[int, list[str]]]
+"""Line numbers and fields of a table's rows. The row of an empty line has no fields."""
 
+SPLIT_ROWS: dict[tuple[str, str], int] = {}
+"""The same as `bert_repro.tasks.SPLIT_ROWS`, which fills it."""
 TABLES = ("csv", "tsv", "jsonl", "json", "parquet")
 TAGGED_SUFFIXES = (".txt", ".conll", ".bio", ".iob", ".iob2")
 DOCUMENT_START = "-DOCSTART-"
 _QUOTED = re.compile(r'"([^"]|"")*"')
 
 
+# --- Data in memory ---------------------------------------------------------------------------------------------------
+
+
 def as_dataset(data: Data, name: str) -> "datasets.Dataset":
     """Returns a data frame, a list of rows, a dict of columns, a dataset or the content of a file as a dataset.
 
     Args:
-        data: the data; the ending of a file says its format, see `read_file`.
-        name: what messages call it.
+        data: the data; the suffix of a file says its format, see `read_file`.
+        name: what messages call the data.
 
     Raises:
-        UserError: there are no rows, or they cannot be columns.
+        UserError: there are no rows, or the rows cannot be made into columns of one type each.
     """
     import datasets
 
     if isinstance(data, str | Path):
         return read_file(Path(data), tagged=Path(data).suffix in TAGGED_SUFFIXES)
-    if isinstance(data, datasets.DatasetDict):
-        raise UserError(f"{name}: is a DatasetDict of {', '.join(data)}; give one split of it")
+    if isinstance(data, datasets.DatasetDict | datasets.IterableDatasetDict):
+        splits = ", ".join(map(str, data))
+        first_split = next(iter(data), "train")
+        raise UserError(
+            f"{name} is a {type(data).__name__} with the splits {splits}. Pass one split, for example "
+            f'data["{first_split}"].'
+        )
+
     if isinstance(data, datasets.Dataset):
-        dataset = data
-    elif hasattr(data, "to_dict") and hasattr(data, "columns"):
-        dataset = datasets.Dataset.from_pandas(data, preserve_index=False)
+        dataset = _as_python_values(data)
+    elif _is_pandas_frame(data):
+        dataset = _from_frame(data, name)
     elif isinstance(data, Mapping):
-        dataset = _from_columns(dict(data), name)
-    else:
-        require(isinstance(data, Iterable), f"{name}: is {shown(data)}; give a list of rows, a data frame or a file")
+        dataset = _from_columns(data, name)
+    elif isinstance(data, Iterable):
         dataset = _from_rows(list(data), name)
-    require(len(dataset) > 0, f"{name}: no rows; give at least one")
+    else:
+        raise UserError(f"{name} is {shown(data)}. Pass a list of rows, a data frame or a file.")
+
+    if len(dataset) == 0:
+        raise UserError(f"{name}: no rows. Pass at least one row.")
     return dataset
 
 
+def _as_python_values(dataset: "datasets.Dataset") -> "datasets.Dataset":
+    """Returns a dataset whose rows are Python values instead of tensors or arrays.
+
+    `with_format("torch")` and the like change only how values are returned, so the format can be dropped. A transform
+    changes the values themselves, so it is applied.
+    """
+    import datasets
+
+    if dataset.format["type"] == "custom":
+        return datasets.Dataset.from_dict(dataset[:])
+    return dataset.with_format(None)
+
+
+def _is_pandas_frame(data: object) -> bool:
+    # A frame can only exist if pandas has been imported, so pandas need not be imported to find out.
+    pandas_module = sys.modules.get("pandas")
+    return pandas_module is not None and isinstance(data, pandas_module.DataFrame)
+
+
+def _from_frame(frame: Any, name: str) -> "datasets.Dataset":
+    """Returns a pandas frame as a dataset. The frame's index is not a column."""
+    import datasets
+
+    if not frame.columns.is_unique:
+        duplicate = frame.columns[frame.columns.duplicated()][0]
+        raise UserError(f"{name}: column {shown(duplicate)} occurs twice. Give every column its own name.")
+    for column, dtype in frame.dtypes.items():
+        # Only columns of the type object can contain values of several types.
+        if dtype.kind == "O":
+            _require_one_type(frame[column], str(column), name)
+    try:
+        return datasets.Dataset.from_pandas(frame, preserve_index=False)
+    except (ValueError, TypeError) as error:
+        raise UserError(f"{name}: cannot be read as a table ({_reason(error)}). Give each column one type.") from None
+
+
 def _from_rows(rows: Sequence[Any], name: str) -> "datasets.Dataset":
-    for number, row in enumerate(rows, 1):
+    """Returns rows (column -> value) as a dataset. A column that some rows lack is None there."""
+    for row_number, row in enumerate(rows, 1):
         if not isinstance(row, Mapping):
-            fix = f"give {'texts, or ' if name == 'data=' else ''}rows such as {{'text': ..., 'label': ...}}"
-            raise UserError(f"{name}, row {number}: is {shown(row)}, not a dict; {fix}")
-    require(len(rows) > 0, f"{name}: no rows; give at least one")
-    names = dict.fromkeys(column for row in rows for column in row)
+            example = "rows such as {'text': ..., 'label': ...}"
+            # Only `bert_repro.predict` also accepts texts alone.
+            if name == "data=":
+                example = f"texts, or {example}"
+            raise UserError(f"{name}, row {row_number} is {shown(row)}, not a dict. Pass {example}.")
+    if not rows:
+        raise UserError(f"{name}: no rows. Pass at least one row.")
+
+    # A dict keeps the order in which the columns first occur.
+    names: dict[str, None] = {}
+    for row in rows:
+        names.update(dict.fromkeys(row))
     return _from_columns({column: [row.get(column) for row in rows] for column in names}, name)
 
 
-def _from_columns(columns: dict[str, Any], name: str) -> "datasets.Dataset":
+def _from_columns(columns: Mapping[str, Any], name: str) -> "datasets.Dataset":
     import datasets
 
-    def known(value: Any) -> Any:  # pandas has NaN where a text is missing
-        return None if isinstance(value, float) and math.isnan(value) else value
-
+    converted: dict[str, list[Any]] = {}
+    for column, column_values in columns.items():
+        # A text would be split into its characters.
+        if isinstance(column_values, str | bytes) or not isinstance(column_values, Iterable):
+            raise UserError(f"{name}: column {column!r} is {shown(column_values)}. Pass a list with a value per row.")
+        converted[column] = [_none_if_nan(value) for value in column_values]
+        _require_one_type(converted[column], column, name)
     try:
-        return datasets.Dataset.from_dict({name: list(map(known, column)) for name, column in columns.items()})
-    except (ValueError, TypeError) as error:  # pyarrow's, of lengths and of types
+        return datasets.Dataset.from_dict(converted)
+    except (ValueError, TypeError) as error:
         raise UserError(
-            f"{name}: the rows are no table ({error}); give each column one type and every row all of them"
+            f"{name}: the rows are not a table ({_reason(error)}). Give each column one type, and every row all "
+            "columns."
         ) from None
+
+
+def _none_if_nan(value: Any) -> Any:
+    # Data that was in pandas has NaN where a text is missing.
+    if isinstance(value, float) and math.isnan(value):
+        return None
+    return value
+
+
+def _require_one_type(column_values: Iterable[Any], column: str, name: str) -> None:
+    """Refuses a column that mixes texts, numbers, booleans, bytes or lists.
+
+    pyarrow would convert some of these mixtures without a word, for example True to 1.0 and texts to bytes.
+    """
+    # Most columns have one type, which is found quickly.
+    if len(set(map(type, column_values))) == 1:
+        return
+    first_row: dict[str, tuple[int, Any]] = {}
+    for row_number, value in enumerate(column_values, 1):
+        kind = _kind_of(value)
+        if kind:
+            first_row.setdefault(kind, (row_number, value))
+    if len(first_row) > 1:
+        (kind, (row, value)), (other_kind, (other_row, other_value)) = list(first_row.items())[:2]
+        raise UserError(
+            f"{name}: column {column!r} mixes {kind} and {other_kind}: row {row} is {shown(value)}, row {other_row} is "
+            f"{shown(other_value)}. Give all rows one type, for example texts."
+        )
+
+
+def _kind_of(value: Any) -> str:
+    """Returns the kind of a value for messages; empty for a missing value and for kinds that pyarrow checks itself."""
+    # NumPy's types are subclasses or have the same names: str_, bytes_, bool, int64, float32.
+    type_name = type(value).__name__.rstrip("_0123456789")
+    if type_name == "float" and value != value:
+        return ""
+    kinds = {"str": "texts", "bytes": "bytes", "bool": "booleans", "list": "lists"}
+    return kinds.get(type_name, "numbers" if type_name in ("int", "uint", "float") else "")
+
+
+def _reason(error: Exception) -> str:
+    # pyarrow's errors about a frame have the reason and the column as two arguments.
+    return " ".join(map(str, error.args)) or type(error).__name__
 
 
 # --- Files ------------------------------------------------------------------------------------------------------------
@@ -106,126 +218,186 @@ def read_file(
     """Reads a .csv, .tsv, .jsonl, .json, .parquet file or tagged text; all but Parquet may be compressed (.gz, .xz).
 
     Args:
-        path: the file; its ending says the format.
-        tagged: what is not .jsonl, .json or .parquet is tagged text (`read_tagged_text`).
-        lines: the content, where it is not in the file.
-        kind: the format, in place of the ending.
+        path: the file; its suffix says the format.
+        tagged: a file that is not .jsonl, .json or .parquet is tagged text (`read_tagged_text`).
+        lines: the content, if it does not come from the file (standard input).
+        kind: the format, instead of the suffix.
 
     Raises:
-        UserError: the file is missing, empty, of another format, not UTF-8, or has a bad row.
+        UserError: the file is missing, empty, damaged, of another format, not UTF-8, or has a bad row.
     """
-    import datasets
-
     kind = kind or format_of(path)
-    require(lines is not None or path.is_file(), f"{path}: no such file; {nearest(path) or 'check the path'}")
-    lines = numbered_lines(path) if lines is None else lines
+    if lines is None and not path.is_file():
+        raise UserError(f"{path}: no such file; {nearest(path) or 'check the path'}")
     if kind == "parquet":
-        return datasets.Dataset.from_parquet(str(path))
+        return _read_parquet(path)
+
+    lines = numbered_lines(path) if lines is None else lines
     if kind in ("jsonl", "json"):
         return _read_json(path, list(lines))
     if tagged and kind == "csv":
-        raise UserError(f"{path}: tagged words are no CSV; write a word and its tag on each line of a .txt")
+        raise UserError(
+            f"{path}: token classification does not read CSV. Use a .txt file with one word and its tag per line, or a "
+            ".jsonl file."
+        )
     if tagged:
         return read_tagged_text(path, lines)
     if kind == "csv":
         return _table(path, _csv_rows(path, lines))
     if kind == "tsv":
-        found = list(lines)
-        begun = [field for _, line in found for field in line.split("\t") if field.startswith('"')]
-        # pandas and spreadsheets double the quotes in a text and put it into quotes.
-        are_quoted = all(map(_QUOTED.fullmatch, begun)) and any('""' in field[1:-1] for field in begun)
-        return _table(path, _csv_rows(path, found, "\t") if are_quoted else _tsv_rows(found))
-    raise UserError(f"{path}: unknown format; name a .csv, .tsv, .jsonl, .json or .parquet file")
+        tsv_lines = list(lines)
+        # GLUE's TSV files use quotation marks as ordinary characters. pandas and spreadsheets instead put a field that
+        # contains quotes into quotes and double the inner ones. The fields tell which of the two it is.
+        if _uses_csv_quoting(tsv_lines):
+            return _table(path, _csv_rows(path, tsv_lines, "\t"))
+        return _table(path, _tsv_rows(tsv_lines))
+    raise UserError(f"{path}: unknown format. Use a .csv, .tsv, .jsonl, .json or .parquet file.")
 
 
 def read_glue(
-    path: Path, kept: Sequence[str], *, header: Sequence[str] | None = None, drop_incomplete_rows: bool = False
+    path: Path, columns: Sequence[str], *, header: Sequence[str] | None = None, drop_incomplete_rows: bool = False
 ) -> "datasets.Dataset":
-    """Reads columns of an official file of GLUE: quotes have no meaning, a row is a line.
+    """Reads columns of one of GLUE's official files, in which quotes have no meaning and every row is one line.
 
     Args:
         path: the file; empty lines at its end are ignored.
-        kept: columns to keep, where they are there.
-        header: names of all columns, for a file whose first line is a row already.
+        columns: the columns to read. Those that the file does not have are ignored.
+        header: names of all columns of the file, if its first line is already a row.
         drop_incomplete_rows: drop rows with too few fields, and log how many, instead of refusing the file.
     """
     rows = _tsv_rows(numbered_lines(path))
-    return _table(path, rows, header=header, kept=kept, drop_incomplete_rows=drop_incomplete_rows)
+    return _table(path, rows, header=header, columns=columns, drop_incomplete_rows=drop_incomplete_rows)
+
+
+def _read_parquet(path: Path) -> "datasets.Dataset":
+    import datasets
+    from pyarrow import ArrowException
+    from pyarrow.parquet import read_metadata
+
+    try:
+        # The library for datasets has no clear errors for a file without rows or with a damaged end.
+        num_rows = read_metadata(path).num_rows
+        if num_rows > 0:
+            return datasets.Dataset.from_parquet(str(path))
+    except (ArrowException, OSError, datasets.exceptions.DatasetsError) as error:
+        reason = first_line(error.__cause__ or error)
+        raise UserError(f"{path} is not a valid Parquet file ({reason}). Download or write the file again.") from None
+    raise UserError(f"{path}: no rows. Use a file with at least one row.")
+
+
+def _uses_csv_quoting(lines: Sequence[tuple[int, str]]) -> bool:
+    """Returns whether all fields that begin with a quote are quoted as in CSV, at least one with a doubled quote."""
+    has_doubled_quote = False
+    for _, line in lines:
+        for text in line.split("\t"):
+            if not text.startswith('"'):
+                continue
+            if not _QUOTED.fullmatch(text):
+                return False
+            has_doubled_quote = has_doubled_quote or '""' in text[1:-1]
+    return has_doubled_quote
 
 
 def _csv_rows(path: Path, lines: Lines, delimiter: str = "") -> Iterator[tuple[int, list[str]]]:
-    """Yields the first line of each row and its fields (RFC 4180); one that is empty has none.
+    """Yields the number of each row's first line and its fields (RFC 4180).
 
-    Unless they are said, columns are separated by commas or, where the first line has none, by semicolons or tabs.
+    Args:
+        path: the file, for messages.
+        lines: its content.
+        delimiter: what separates the columns; empty: a comma or, if the first line has none, a semicolon or a tab.
     """
-    csv.field_size_limit(sys.maxsize)  # the default refuses long texts
-    texts = [text + "\n" for _, text in lines]
-    first = texts[0] if texts else ""
-    delimiter = delimiter or next((one for one in ",;\t" if one in first), ",")
-    rows, start = csv.reader(texts, strict=True, delimiter=delimiter), 1
+    # The default limit would refuse long texts.
+    csv.field_size_limit(sys.maxsize)
+    texts_of_lines = [text + "\n" for _, text in lines]
+    if not delimiter:
+        header = texts_of_lines[0] if texts_of_lines else ""
+        delimiter = next((candidate for candidate in ",;\t" if candidate in header), ",")
+    reader = csv.reader(texts_of_lines, strict=True, delimiter=delimiter)
+    first_line_of_row = 1
     try:
-        for fields in rows:
-            yield start, fields
-            start = rows.line_num + 1
+        for fields in reader:
+            yield first_line_of_row, fields
+            # A quoted field may contain line ends, so a row can have several lines.
+            first_line_of_row = reader.line_num + 1
     except csv.Error as error:
-        raise UserError(f"{path}, line {start}: {error}; quote texts as CSV does") from None
+        raise UserError(f"{path}, line {first_line_of_row}: {error}. Quote texts as CSV does.") from None
 
 
 def _tsv_rows(lines: Lines) -> Iterator[tuple[int, list[str]]]:
-    return ((number, line.split("\t") if line else []) for number, line in lines)
+    for line_number, line in lines:
+        yield line_number, line.split("\t") if line else []
 
 
 def _table(
     path: Path,
-    rows: Iterable[tuple[int, list[str]]],
+    rows: Rows,
     *,
     header: Sequence[str] | None = None,
-    kept: Sequence[str] | None = None,
+    columns: Sequence[str] | None = None,
     drop_incomplete_rows: bool = False,
 ) -> "datasets.Dataset":
-    """Makes a dataset of numbered rows of fields, the first of which names the columns unless `header` does.
+    """Makes a dataset of texts from rows of fields.
 
-    A line that is empty is an empty text where there is one column; where there are more, it may only end the file.
+    Args:
+        path: the file, for messages.
+        rows: the rows. The first one contains the column names, unless `header` is given.
+        header: the column names.
+        columns: the columns to keep; None: all.
+        drop_incomplete_rows: drop rows with too few fields, and log how many.
     """
     import datasets
 
     rows = iter(rows)
-    names = list(header or next(rows, (0, []))[1])
-    if twice := next((name for name in names if name.strip() and names.count(name) > 1), None):
-        raise UserError(f"{path}: column {shown(twice)} occurs twice; give every column a name of its own")
-    columns: dict[str, list[str]] = {name: [] for name in names if kept is None or name in kept}
-    places = [(column, names.index(name)) for name, column in columns.items()]
-    count, dropped, empty_line = 0, 0, 0
-    for number, fields in rows:
-        if not fields and len(names) > 1:
-            empty_line = empty_line or number
-            continue
-        if drop_incomplete_rows and len(fields) < len(names):
-            dropped += 1
-            continue
-        if empty_line and not drop_incomplete_rows:
-            raise UserError(f"{path}, line {empty_line}: is empty; remove it, or give it all {len(names)} columns")
-        fields = fields or [""]
-        if len(fields) != len(names):
-            raise UserError(
-                f"{path}, line {number}: {len(fields)} columns, expected {len(names)}; give every row all columns; a "
-                "separator inside a text needs quotes in a .csv and must not be in a .tsv"
-            )
-        count += 1
+    if header is None:
+        _, header = next(rows, (0, []))
+    names = list(header)
+    for name in names:
+        if name.strip() and names.count(name) > 1:
+            raise UserError(f"{path}: column {shown(name)} occurs twice. Give every column its own name.")
+
+    kept_columns: dict[str, list[str]] = {name: [] for name in names if columns is None or name in columns}
+    places = [(column, names.index(name)) for name, column in kept_columns.items()]
+    for fields in _complete_rows(path, rows, len(names), drop_incomplete=drop_incomplete_rows):
         for column, place in places:
             column.append(fields[place])
-    if dropped:
-        logger.warning("%s: dropped %d rows with missing fields, kept %d", path, dropped, count)
-    require(count > 0, f"{path}: no rows; name a file with at least one")
-    return datasets.Dataset.from_dict(columns)
+    return datasets.Dataset.from_dict(kept_columns)
+
+
+def _complete_rows(path: Path, rows: Rows, num_columns: int, *, drop_incomplete: bool) -> Iterator[list[str]]:
+    """Yields the fields of the rows that have all columns, and refuses or drops the others."""
+    num_rows = num_dropped = empty_line = 0
+    for line_number, fields in rows:
+        # With several columns an empty line may only end the file. With one column it is an empty text.
+        if not fields and num_columns > 1:
+            empty_line = empty_line or line_number
+            continue
+        if drop_incomplete and len(fields) < num_columns:
+            num_dropped += 1
+            continue
+        if empty_line and not drop_incomplete:
+            raise UserError(f"{path}, line {empty_line} is empty. Remove it, or give it all {num_columns} columns.")
+        fields = fields or [""]
+        if len(fields) != num_columns:
+            raise UserError(
+                f"{path}, line {line_number} has {len(fields)} columns instead of {num_columns}. Give every row all "
+                "columns. In a .csv, quote a text that contains the separator; in a .tsv, a text must not contain tabs."
+            )
+        num_rows += 1
+        yield fields
+
+    if num_dropped:
+        logger.warning("%s: dropped %d rows with missing fields, kept %d.", path, num_dropped, num_rows)
+    if num_rows == 0:
+        raise UserError(f"{path}: no rows. Use a file with at least one row.")
 
 
 def _read_json(path: Path, lines: list[tuple[int, str]]) -> "datasets.Dataset":
-    """Reads one object per line, SQuAD's form, or a list of objects."""
+    """Reads SQuAD's form, a list of objects, or one object per line."""
     try:
         content = json.loads("\n".join(line for _, line in lines))
     except (ValueError, RecursionError):
-        content = None  # it has an object on each line, or the reader of lines says what is wrong
+        # It is not one JSON value, so it must have an object on each line. If not, `json_rows` says in which line.
+        content = None
     if isinstance(content, dict) and "data" in content:
         return _squad_rows(path, content)
     if isinstance(content, list):
@@ -234,279 +406,117 @@ def _read_json(path: Path, lines: list[tuple[int, str]]) -> "datasets.Dataset":
 
 
 def _squad_rows(path: Path, content: Mapping[str, Any]) -> "datasets.Dataset":
-    """Returns the questions of a file in SQuAD's form: data, paragraphs, context, qas."""
-    rows = []
+    """Returns the questions of a file in SQuAD's form (data, paragraphs, context, qas), one row each."""
+    rows: list[dict[str, Any]] = []
     try:
         for article in content["data"]:
             for paragraph in article["paragraphs"]:
                 for question in paragraph["qas"]:
                     row = {"id": question["id"], "question": question["question"], "context": paragraph["context"]}
-                    if "answers" in question:
-                        row["answers"] = question["answers"]
-                    if "is_impossible" in question:
-                        row["is_impossible"] = question["is_impossible"]
+                    for optional in ("answers", "is_impossible"):
+                        if optional in question:
+                            row[optional] = question[optional]
                     rows.append(row)
     except (KeyError, TypeError) as error:
-        where = f"{error!r} in question {len(rows) + 1}"
-        raise UserError(f"{path}: is not as SQuAD's files are: data, paragraphs, context, qas ({where})") from None
+        raise UserError(
+            f"{path} does not have the structure of SQuAD's files (data, paragraphs, context, qas): {error!r} in "
+            f"question {len(rows) + 1}."
+        ) from None
     return _from_rows(rows, str(path))
 
 
 def read_tagged_text(path: Path, lines: Lines | None = None) -> "datasets.Dataset":
-    """Reads tagged text: a word and its columns on a line, an empty line after each sentence.
+    """Reads tagged text: a word and its columns on each line, and an empty line after each sentence.
 
     Args:
-        path: the file. Columns are separated by spaces or tabs, the last one is the tag, those in between are left out;
-            a line that opens with `-DOCSTART-` opens a document.
-        lines: the content, where it is not in the file.
+        path: the file. Columns are separated by spaces or tabs. The last one is the tag; those between word and tag are
+            ignored. A line that begins with `-DOCSTART-` begins a document.
+        lines: the content, if it does not come from the file.
 
     Returns:
-        `words` of each sentence and, where there is more than one column, `tags`; `document` (a number from 0) where
-        the file marks documents.
+        `words` of each sentence; `tags` if there is more than one column; `document` (a number from 0) if the file
+        marks documents.
 
     Raises:
-        UserError: the file is missing, empty or not UTF-8, or a line has another number of columns.
+        UserError: the file is missing, empty or not UTF-8, or a line has a different number of columns.
     """
     import datasets
 
     words: list[list[str]] = []
     tags: list[list[str]] = []
     documents: list[int] = []
-    document, width, open_sentence = -1, 0, False
-    for number, line in numbered_lines(path) if lines is None else lines:
-        # Other white space may be inside a word.
-        fields = [field for field in line.replace("\t", " ").strip(" \r").split(" ") if field]
+    document = -1
+    num_columns = 0
+    in_sentence = False
+    for line_number, line in numbered_lines(path) if lines is None else lines:
+        # Only spaces and tabs separate columns. Other white space may be inside a word.
+        fields = [text for text in line.replace("\t", " ").strip(" \r").split(" ") if text]
         if not fields or fields[0] == DOCUMENT_START:
             document += bool(fields)
-            open_sentence = False
+            in_sentence = False
             continue
-        width = width or len(fields)
-        if len(fields) != width:
+        num_columns = num_columns or len(fields)
+        if len(fields) != num_columns:
             raise UserError(
-                f"{path}, line {number}: {shown(fields[0])} has {len(fields)} columns, the lines before have {width}; "
-                "write the word first and its tag last, on every line"
+                f"{path}, line {line_number}: {shown(fields[0])} has {len(fields)} columns, the lines before have "
+                f"{num_columns}. Write the word first and its tag last, on every line."
             )
-        if not open_sentence:
+        if not in_sentence:
             words.append([])
             tags.append([])
+            # Sentences before the first mark belong to the first document.
             documents.append(max(document, 0))
-            open_sentence = True
+            in_sentence = True
+        # The same words and tags occur very often, and interned texts share their memory.
         words[-1].append(sys.intern(fields[0]))
         tags[-1].append(sys.intern(fields[-1]))
+
+    if not words:
+        raise UserError(f"{path}: no rows. Use a file with at least one row.")
     columns: dict[str, list[Any]] = {"words": words}
-    columns |= {"tags": tags} if width > 1 else {}
-    columns |= {"document": documents} if document >= 0 else {}
-    require(words, f"{path}: no rows; name a file with at least one")
+    if num_columns > 1:
+        columns["tags"] = tags
+    if document >= 0:
+        columns["document"] = documents
     return datasets.Dataset.from_dict(columns)
+
+
+# --- The Hub ----------------------------------------------------------------------------------------------------------
 
 
 def from_hub(
     dataset_id: str, splits: Sequence[str], *, name: str | None = None, revision: str | None = None
 ) -> "dict[str, datasets.Dataset]":
-    """Reads splits of a dataset of the Hub; those that it has.
+    """Reads splits of a dataset on the Hub. Splits that it does not have are left out.
+
+    Args:
+        dataset_id: id on the Hub.
+        splits: names of the splits.
+        name: the configuration of the dataset.
+        revision: branch or commit.
 
     Raises:
-        UserError: it cannot be read, or has none of the splits.
+        UserError: the dataset cannot be read, or has none of the splits.
     """
     import datasets
 
     title = f"{dataset_id} ({name})" if name else dataset_id
+    # Without a connection the library would retry for minutes. In offline mode it uses its cache.
     if not hub_is_reachable():
         datasets.config.HF_HUB_OFFLINE = True
     try:
         published = datasets.load_dataset(dataset_id, name, revision=revision)
     except (OSError, RuntimeError, ValueError, StopIteration, datasets.exceptions.DatasetsError) as error:
+        reason = first_line(error.__cause__ or error)
         raise UserError(
-            f"{title} cannot be read from the Hub: {first_line(error.__cause__ or error)}; check the connection, or "
-            "give the official files with --data_dir"
+            f"{title} cannot be read from the Hub: {reason}. Check the connection, or pass the official files with "
+            f"{flag('data_dir')}.",
+            setting="data_dir",
         ) from error
-    found = {split: published[split] for split in splits if split in published}
-    require(found, f"{title} has no split {' or '.join(splits)}; give the official files with --data_dir")
-    return found
-
-
-# --- Columns ----------------------------------------------------------------------------------------------------------
-
-
-def require_columns(dataset: "datasets.Dataset", names: Sequence[str], where: str, fix: str = "") -> None:
-    """Raises `UserError` for a column that is not there, with those that are."""
-    for name in names:
-        if name not in dataset.column_names:
-            found = listed(dataset.column_names) or "none"
-            raise UserError(f"{where}: no column {name!r}; found {found}{fix and f'; {fix}'}")
-
-
-def texts(dataset: "datasets.Dataset", name: str, where: str, missing: str | None = None) -> list[str]:
-    """Returns a column of texts, `missing` where a row has none.
-
-    Raises:
-        UserError: the column is not there, or a row has something else in it, or nothing and `missing` is None.
-    """
-    found = [missing if value is None else value for value in values(dataset, name, where)]
-    for row, value in enumerate(found, 1):
-        if not isinstance(value, str):
-            raise UserError(f"{where}, row {row}: column {name!r} is {shown(value)}; it must be a text")
-    return cast(list[str], found)
-
-
-def values(dataset: "datasets.Dataset", name: str, where: str) -> list[Any]:
-    """Returns a column as texts: numbers as JSON spells them, class labels by name; lists of them, and None for what is
-    missing, stay such."""
-    require_columns(dataset, [name], where)
-    feature = dataset.features[name]
-    class_names = getattr(feature, "names", getattr(getattr(feature, "feature", None), "names", None))
-
-    def as_text(value: Any) -> Any:
-        if isinstance(value, list):
-            return [as_text(item) for item in value]
-        if value is None or isinstance(value, str) or (isinstance(value, float) and math.isnan(value)):
-            return value if isinstance(value, str) else None
-        if class_names is not None:
-            return class_names[value] if value >= 0 else None
-        value = int(value) if isinstance(value, float) and value.is_integer() else value
-        return json.dumps(value) if isinstance(value, bool | int | float) else value
-
-    return [as_text(value) for value in dataset[name]]
-
-
-def parsed(found: Sequence[Any], name: str, where: str, parse: Callable[[Any], T]) -> list[T]:
-    """Returns the values of a column, each made of its text.
-
-    Args:
-        found: the texts.
-        name: of the column, for messages.
-        where: the data, for messages.
-        parse: raises `ValueError` for a text that it does not take.
-
-    Raises:
-        UserError: it does not take one; with row and column.
-    """
-    made = []
-    for row, text in enumerate(found, 1):
-        try:
-            made.append(parse(text))
-        except ValueError as error:
-            raise UserError(f"{where}, row {row}: column {name!r}: {error}") from None
-    return made
-
-
-def number(text: Any) -> float:
-    """Reads a number that a person would write: no NaN, no infinity, no underscores; raises `ValueError`."""
-    try:
-        found = math.nan if "_" in str(text) else float(text)
-    except (TypeError, ValueError):
-        found = math.nan
-    if not math.isfinite(found):
-        raise ValueError(f"{shown(text)} is not a number")
-    return found
-
-
-# --- Held-out rows ----------------------------------------------------------------------------------------------------
-
-
-def hold_out(
-    data: "dict[str, datasets.Dataset]",
-    config: "CustomDataConfig",
-    *,
-    together: Sequence[str],
-    strata: str = "",
-) -> "dict[str, datasets.Dataset]":
-    """Moves `validation_fraction` of the training rows into the split `validation`, where that is given.
-
-    Args:
-        data: the splits.
-        config: the fraction and the seed.
-        together: columns; rows that are equal there are held out all or none, by the stratum of the first.
-        strata: column; of the rows of each of its values the fraction is held out.
-
-    Raises:
-        UserError: one of the splits would be empty.
-    """
-    if config.validation_fraction is None:
-        return data
-    import pandas
-
-    train = data["train"]
-    rows = map(str, zip(*(train[name][:] for name in together), strict=True))
-    groups, _ = pandas.factorize(np.array(list(rows), dtype=object))  # an array of texts has the longest one's width
-    firsts = train.select(np.unique(groups, return_index=True)[1])
-    values = list(map(str, firsts[strata])) if strata else [""] * len(firsts)
-    held = held_out_rows(values, config.validation_fraction, config.seed)[groups]
-    fault = f"--validation_fraction {config.validation_fraction}: leaves no row for one of the splits"
-    require(held.any() and not held.all(), fault)
-    return data | {"train": train.select(np.flatnonzero(~held)), "validation": train.select(np.flatnonzero(held))}
-
-
-def held_out_rows(strata: Sequence[str], fraction: float, seed: int) -> npt.NDArray[np.bool_]:
-    """Draws rows to hold out, of each stratum in proportion (to within one row).
-
-    Args:
-        strata: a value for each row; rows of equal values are a stratum.
-        fraction: share of the rows.
-        seed: another seed draws other rows.
-
-    Returns:
-        Whether each row is held out, (N,).
-    """
-    import pandas
-
-    groups, _ = pandas.factorize(np.array(strata, dtype=object))
-    order = np.lexsort((draw(seed, Stream.HELDOUT_ROWS, np.arange(len(groups))), groups))
-    steps = np.floor(np.arange(len(groups) + 1) * fraction + 0.5)
-    held = np.zeros(len(groups), dtype=bool)
-    held[order] = np.diff(steps) > 0
-    return held
-
-
-def short_row(dataset: "datasets.Dataset | None", columns: Mapping[str, str]) -> dict[str, Any] | None:
-    """Returns a row of median length among a split's first rows without empty or long texts, for the card.
-
-    Args:
-        dataset: the split, if there is one.
-        columns: name in the example -> column.
-    """
-    fitting = []
-    for row in () if dataset is None else dataset.select(range(min(len(dataset), 200))):
-        found = {name: " ".join(str(row[column]).split()) for name, column in columns.items()}
-        if all(0 < len(text) <= 300 for text in found.values()):
-            fitting.append(found)
-    fitting.sort(key=lambda found: sum(map(len, found.values())))
-    return fitting[len(fitting) // 2] if fitting else None
-
-
-# --- Sizes ------------------------------------------------------------------------------------------------------------
-
-XNLI_LANGUAGES = ("ar", "bg", "de", "el", "en", "es", "fr", "hi", "ru", "sw", "th", "tr", "ur", "vi", "zh")
-_ROWS: Mapping[str, Mapping[str, int]] = {
-    "cola": {"train": 8_551, "validation": 1_043, "test": 1_063},
-    "sst2": {"train": 67_349, "validation": 872, "test": 1_821},
-    "mrpc": {"train": 3_668, "validation": 408, "test": 1_725},
-    "stsb": {"train": 5_749, "validation": 1_500, "test": 1_379},
-    # As on the Hub: rows of the TSV files that lack a question or label are gone.
-    "qqp": {"train": 363_846, "validation": 40_430, "test": 390_965},
-    "mnli": {
-        "train": 392_702, "validation_matched": 9_815, "validation_mismatched": 9_832,
-        "test_matched": 9_796, "test_mismatched": 9_847,
-    },
-    "qnli": {"train": 104_743, "validation": 5_463, "test": 5_463},
-    "rte": {"train": 2_490, "validation": 277, "test": 3_000},
-    "wnli": {"train": 635, "validation": 71, "test": 146},
-    "ax": {"test": 1_104},
-    "squad": {"train": 87_599, "validation": 10_570},
-    "squad_v2": {"train": 130_319, "validation": 11_873},
-    "swag": {"train": 73_546, "validation": 20_006, "test": 20_005},
-    "conll2003": {"train": 14_041, "validation": 3_250, "test": 3_453},
-    "boolq": {"train": 9_427, "validation": 3_270, "test": 3_245},
-    "cb": {"train": 250, "validation": 56, "test": 250},
-    "copa": {"train": 400, "validation": 100, "test": 500},
-    "wic": {"train": 5_428, "validation": 638, "test": 1_400},
-    "paws": {"train": 49_401, "validation": 8_000, "test": 8_000},
-    "hans": {"validation": 30_000},
-    "anli_r1": {"train_r1": 16_946, "dev_r1": 1_000, "test_r1": 1_000},
-    "anli_r2": {"train_r2": 45_460, "dev_r2": 1_000, "test_r2": 1_000},
-    "anli_r3": {"train_r3": 100_459, "dev_r3": 1_200, "test_r3": 1_200},
-    **{f"xnli_{name}": {"train": 392_702, "validation": 2_490, "test": 5_010} for name in XNLI_LANGUAGES},
-}  # fmt: skip
-SPLIT_ROWS = {(task, split): rows for task, splits in _ROWS.items() for split, rows in splits.items()}
-"""Rows (SQuAD: questions, CoNLL-2003: sentences) of the published splits; a score over fewer is not the split's.
-SQuAD's test sets were never published."""
+    present = {split: published[split] for split in splits if split in published}
+    if not present:
+        raise UserError(
+            f"{title} has no split {' or '.join(splits)}. Pass the official files with {flag('data_dir')}.",
+            setting="data_dir",
+        )
+    return present

@@ -1,24 +1,14 @@
-"""The nine GLUE tasks and the AX diagnostic, as data (paper 4.1; https://gluebenchmark.com), and the leaderboard's zip.
+"""Describes the nine GLUE tasks and the AX diagnostic, as data (paper 4.1; https://gluebenchmark.com).
 
-Columns, labels and their order are those of the Hub's dataset, so a model fine-tuned on official files and one
-fine-tuned on the Hub's dataset agree. Official files are read as published; quirks are at the task that has them.
+Columns, labels and their order are those of the Hub's dataset, so models fine-tuned on the official files and on the
+Hub's dataset agree. Official files are read as they are published; what is unusual about one is said at its task.
 """
 
-import logging
-import zipfile
-from pathlib import Path
-from typing import Any
+from bert_repro.tasks.base import HubSource
+from bert_repro.tasks.official_files import GlueFile, GlueTask, official_files
 
-from bert_repro.configs import GlueZipConfig
-from bert_repro.errors import UserError
-from bert_repro.results import read_results
-from bert_repro.tasks.classification import GlueFile, GlueTask, official_files
-from bert_repro.tasks.data import SPLIT_ROWS, read_glue
-from bert_repro.utils.files import RESULTS, SWEEP, atomic_path
-
-logger = logging.getLogger("bert_repro")
-
-_COLA_COLUMNS = ("source", "label", "mark", "sentence")
+_HUB_ID = "nyu-mll/glue"
+_COLA_HEADER = ("source", "label", "mark", "sentence")
 _MNLI_COLUMNS = ("sentence1", "sentence2"), "gold_label"
 
 COLA = GlueTask(
@@ -29,10 +19,12 @@ COLA = GlueTask(
     file_labels=("0", "1"),
     # Training and dev files have no header; the test file has one.
     files={
-        "train": GlueFile("train.tsv", ("sentence",), header=_COLA_COLUMNS),
-        "validation": GlueFile("dev.tsv", ("sentence",), header=_COLA_COLUMNS),
+        "train": GlueFile("train.tsv", ("sentence",), header=_COLA_HEADER),
+        "validation": GlueFile("dev.tsv", ("sentence",), header=_COLA_HEADER),
         "test": GlueFile("test.tsv", ("sentence",), labelled=False, index="index"),
     },
+    hub=HubSource(_HUB_ID, "cola"),
+    split_rows={"train": 8_551, "validation": 1_043, "test": 1_063},
     metrics=("matthews_correlation", "accuracy"),
     primary_metric="matthews_correlation",
     example_texts=("The letter was written by her sister.",),
@@ -45,6 +37,8 @@ SST2 = GlueTask(
     label_names=("negative", "positive"),
     file_labels=("0", "1"),
     files=official_files("sentence"),
+    hub=HubSource(_HUB_ID, "sst2"),
+    split_rows={"train": 67_349, "validation": 872, "test": 1_821},
     example_texts=("A film that never lets you go.",),
 )
 
@@ -55,6 +49,8 @@ MRPC = GlueTask(
     label_names=("not_equivalent", "equivalent"),
     file_labels=("0", "1"),
     files=official_files("#1 String", "#2 String", label="Quality"),
+    hub=HubSource(_HUB_ID, "mrpc"),
+    split_rows={"train": 3_668, "validation": 408, "test": 1_725},
     metrics=("accuracy", "f1"),
     primary_metric="f1",
     example_texts=("The firm was founded in 1999.", "It was in 1999 that the firm was founded."),
@@ -67,6 +63,8 @@ STSB = GlueTask(
     label_names=("similarity",),
     number_range=(0.0, 5.0),
     files=official_files("sentence1", "sentence2", label="score"),
+    hub=HubSource(_HUB_ID, "stsb"),
+    split_rows={"train": 5_749, "validation": 1_500, "test": 1_379},
     metrics=("pearson", "spearmanr"),
     primary_metric="spearmanr",
 )
@@ -78,8 +76,11 @@ QQP = GlueTask(
     label_names=("not_duplicate", "duplicate"),
     file_labels=("0", "1"),
     files=official_files("question1", "question2", label="is_duplicate", index="id"),
-    # The official training and dev files hold a few rows cut off by line breaks; the Hub's dataset lacks them too.
+    # The official training and dev files contain a few rows that line breaks have cut off. The Hub's dataset, which
+    # split_rows counts, does not have them either.
     drop_incomplete_rows=True,
+    hub=HubSource(_HUB_ID, "qqp"),
+    split_rows={"train": 363_846, "validation": 40_430, "test": 390_965},
     metrics=("accuracy", "f1"),
     primary_metric="f1",
     example_texts=("How do I learn to swim?", "What is the best way to learn swimming?"),
@@ -93,13 +94,21 @@ MNLI = GlueTask(
     data_license="mixed open licences (MultiNLI)",
     eval_splits=("validation_matched", "validation_mismatched"),
     predict_splits=("test_matched", "test_mismatched"),
-    # The columns between index and sentence1 differ from file to file; all are found by name.
+    # The columns between index and sentence1 differ from file to file. All columns are found by their names.
     files={
         "train": GlueFile("train.tsv", *_MNLI_COLUMNS),
         "validation_matched": GlueFile("dev_matched.tsv", *_MNLI_COLUMNS),
         "validation_mismatched": GlueFile("dev_mismatched.tsv", *_MNLI_COLUMNS),
         "test_matched": GlueFile("test_matched.tsv", *_MNLI_COLUMNS, labelled=False, index="index"),
         "test_mismatched": GlueFile("test_mismatched.tsv", *_MNLI_COLUMNS, labelled=False, index="index"),
+    },
+    hub=HubSource(_HUB_ID, "mnli"),
+    split_rows={
+        "train": 392_702,
+        "validation_matched": 9_815,
+        "validation_mismatched": 9_832,
+        "test_matched": 9_796,
+        "test_mismatched": 9_847,
     },
 )
 
@@ -109,6 +118,8 @@ QNLI = GlueTask(
     text_columns=("question", "sentence"),
     label_names=("entailment", "not_entailment"),
     files=official_files("question", "sentence"),
+    hub=HubSource(_HUB_ID, "qnli"),
+    split_rows={"train": 104_743, "validation": 5_463, "test": 5_463},
     data_license="CC BY-SA 4.0 (made from SQuAD)",
     example_texts=("When was the bridge built?", "The bridge was opened in 1932, after six years of work."),
 )
@@ -119,6 +130,8 @@ RTE = GlueTask(
     text_columns=("sentence1", "sentence2"),
     label_names=("entailment", "not_entailment"),
     files=official_files("sentence1", "sentence2"),
+    hub=HubSource(_HUB_ID, "rte"),
+    split_rows={"train": 2_490, "validation": 277, "test": 3_000},
 )
 
 WNLI = GlueTask(
@@ -128,6 +141,8 @@ WNLI = GlueTask(
     label_names=("not_entailment", "entailment"),
     file_labels=("0", "1"),
     files=official_files("sentence1", "sentence2"),
+    hub=HubSource(_HUB_ID, "wnli"),
+    split_rows={"train": 635, "validation": 71, "test": 146},
     example_texts=("The cup does not fit into the box because it is too big.", "The cup is too big."),
 )
 
@@ -136,105 +151,18 @@ AX = GlueTask(
     title="AX",
     text_columns=("premise", "hypothesis"),
     label_names=MNLI.label_names,
-    # A model fine-tuned on MNLI predicts it. The test file has no labels; the labelled file is published apart.
+    # A model fine-tuned on MNLI predicts it. The test file has no labels; a labelled file is published separately.
     train_split=None,
-    other_folders=("diagnostic",),  # as GLUE's own download script calls it
+    # The name of the folder in GLUE's own download script.
+    other_folders=("diagnostic",),
     files={
         "validation": GlueFile("diagnostic-full.tsv", ("Premise", "Hypothesis"), "Label"),
         "test": GlueFile("diagnostic.tsv", ("sentence1", "sentence2"), labelled=False, index="index"),
     },
+    hub=HubSource(_HUB_ID, "ax"),
+    split_rows={"test": 1_104},
     metrics=("matthews_correlation", "accuracy"),
     primary_metric="matthews_correlation",
 )
 
 GLUE_TASKS = (COLA, SST2, MRPC, STSB, QQP, MNLI, QNLI, RTE, WNLI, AX)
-
-# --- The zip --------------------------------------------------------------------------------------------------------
-
-HEADER = "index\tprediction"
-WNLI_MAJORITY = "0"
-"""not_entailment; of the 635 training rows 323 have it."""
-FILES = {
-    "AX.tsv": (AX, "test"),
-    "CoLA.tsv": (COLA, "test"),
-    "MNLI-m.tsv": (MNLI, "test_matched"),
-    "MNLI-mm.tsv": (MNLI, "test_mismatched"),
-    "MRPC.tsv": (MRPC, "test"),
-    "QNLI.tsv": (QNLI, "test"),
-    "QQP.tsv": (QQP, "test"),
-    "RTE.tsv": (RTE, "test"),
-    "SST-2.tsv": (SST2, "test"),
-    "STS-B.tsv": (STSB, "test"),
-    "WNLI.tsv": (WNLI, "test"),
-}
-"""Name of each file, the task whose predictions it holds, and the task's name for that set."""
-
-
-def make_glue_zip(config: GlueZipConfig) -> Path:
-    """Gathers the test predictions of finished runs into the zip that GLUE's leaderboard takes.
-
-    It holds eleven files, each with the header `index<tab>prediction` and one row for every row of an official test
-    set, in that order, labels as in the official files (https://gluebenchmark.com, "How do I submit?"). WNLI is the
-    majority class, as the paper has it (B.1); AX is predicted by the MNLI model.
-
-    Returns:
-        The zip.
-
-    Raises:
-        UserError: predictions are missing, are not those of the official test set, or two runs have them; no zip is
-            written.
-    """
-    target = Path(config.output_file)
-    runs = [
-        (path.parent, read_results(path.parent).get("task"))
-        for folder in map(Path, config.runs)
-        for path in sorted(folder.rglob(RESULTS))
-        if SWEEP not in path.relative_to(folder).parts  # a sweep is one run
-    ]
-    contents = {}
-    for name, (task, split) in FILES.items():
-        if task is WNLI:
-            rows = [(str(row), WNLI_MAJORITY) for row in range(SPLIT_ROWS[task.name, split])]
-            logger.info("%s: the majority class for every row, as the paper has it", name)
-        else:
-            folder = _run_with(runs, name, task, split)
-            rows = _official_rows(folder / f"predictions.{split}.tsv", task, split)
-        contents[name] = "".join("\t".join(row) + "\n" for row in [HEADER.split("\t"), *rows])
-    with atomic_path(target) as part, zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in contents.items():
-            archive.writestr(name, content)
-    logger.info("%s: %d files, ready for the leaderboard", target, len(contents))
-    return target
-
-
-def _run_with(runs: list[tuple[Path, Any]], name: str, task: GlueTask, split: str) -> Path:
-    found = [
-        folder
-        for folder, name_of_task in dict(runs).items()
-        if name_of_task == task.name and (folder / f"predictions.{split}.tsv").is_file()
-    ]
-    if not found:
-        raise UserError(
-            f"{name}: no run predicts {split} of {task.title}; make it with: bert-repro run_glue --task_name "
-            f"{task.name} --model_name_or_path MODEL --do_predict"
-        )
-    if len(found) > 1:
-        folders = " and ".join(map(str, found))
-        raise UserError(f"--runs: {folders} predict {split} of {task.title} all; name only one of them")
-    return found[0]
-
-
-def _official_rows(path: Path, task: GlueTask, split: str) -> list[tuple[str, str]]:
-    """Returns index and prediction of every row in the official spelling."""
-    table = read_glue(path, HEADER.split("\t"))
-    indices, predictions = table["index"][:], table["prediction"][:]
-    count = SPLIT_ROWS[task.name, split]
-    if indices != [str(row) for row in range(count)]:
-        raise UserError(f"{path}: {len(indices)} rows; predict the official test set, whose rows are 0 to {count - 1}")
-    if task.number_range is not None:
-        low, high = task.number_range
-        return [
-            (index, f"{min(max(float(text), low), high):.6f}") for index, text in zip(indices, predictions, strict=True)
-        ]
-    spelled = dict(zip(task.label_names, task.file_labels or task.label_names, strict=True))
-    return [(index, spelled[text]) for index, text in zip(indices, predictions, strict=True)]

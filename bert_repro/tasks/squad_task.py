@@ -329,6 +329,7 @@ SQUAD = SquadTask(
     title="SQuAD v1.1",
     files={"train": "train-v1.1.json", "validation": "dev-v1.1.json", "test": "test-v1.1.json"},
     hub=("rajpurkar/squad", None, None),
+    split_rows={"train": 87_599, "validation": 10_570},
     unanswerable=False,
 )
 
@@ -337,6 +338,7 @@ SQUAD_V2 = SquadTask(
     title="SQuAD v2.0",
     files={"train": "train-v2.0.json", "validation": "dev-v2.0.json", "test": "test-v2.0.json"},
     hub=("rajpurkar/squad_v2", None, None),
+    split_rows={"train": 130_319, "validation": 11_873},
     unanswerable=True,
     paper_batch=48,
     paper_epochs=2.0,

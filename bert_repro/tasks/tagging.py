@@ -474,5 +474,6 @@ CONLL2003 = Conll2003Task(
     label_names=TAGS,
     metrics=("entity_f1",),
     primary_metric="entity_f1",
+    split_rows={"train": 14_041, "validation": 3_250, "test": 3_453},
     data_license="Reuters text, for research use only",
 )

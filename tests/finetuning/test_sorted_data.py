@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import bert_repro
-from bert_repro.tasks import classification
+from bert_repro.tasks import text_baselines
 from bert_repro.utils.randomness import Stream, drawn_rows
 
 SORTED = [{"text": "bright river", "label": "good"}] * 40 + [{"text": "cold stone", "label": "bad"}] * 40
@@ -39,7 +39,7 @@ def test_a_label_that_no_training_row_has_is_named(untrained, tmp_path, caplog):
 
 
 def test_the_baseline_of_a_large_sorted_file_learns_every_label(untrained, tmp_path, monkeypatch):
-    monkeypatch.setattr(classification, "BASELINE_ROWS", 30)
+    monkeypatch.setattr(text_baselines, "BASELINE_ROWS", 30)
     found = bert_repro.finetune(
         model=untrained, train=SORTED, validation=SORTED, max_steps=1, train_batch_size=4, output_dir=tmp_path / "out"
     )

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from bert_repro.results import write_results
-from bert_repro.tasks.data import SPLIT_ROWS
+from bert_repro.tasks import SPLIT_ROWS
 
 SHAPE = {"num_hidden_layers": 2, "hidden_size": 128, "num_attention_heads": 4, "parameters": 1_500_000}
 HARDWARE = {"device": "cpu", "processor": "Some Processor", "cores": 2, "cpu_threads": 1, "processes": 1}

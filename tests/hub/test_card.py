@@ -15,9 +15,8 @@ from bert_repro.configs import SquadConfig
 from bert_repro.hub.card import THRESHOLD, make_card, renamed
 from bert_repro.hub.hub_tasks import HUB_TASKS
 from bert_repro.results import write_results
-from bert_repro.tasks import TASKS, configured_task
+from bert_repro.tasks import SPLIT_ROWS, TASKS, configured_task
 from bert_repro.tasks.base import Task
-from bert_repro.tasks.data import SPLIT_ROWS
 
 METRICS = {"accuracy": 0.8578, "f1": 0.9}
 RESULTS = {

@@ -171,7 +171,7 @@ def test_a_bad_row_is_refused_before_anything_is_predicted(
 
 
 def test_rows_that_are_all_blank_are_refused(classifier, small_parts):
-    with user_error("no text in any row"):
+    with user_error("text_columns"):
         bert_repro.predict(classifier, [{"text": " "}] * 7)
 
 

@@ -3,12 +3,15 @@
 import datasets
 import numpy as np
 import pytest
+from errors import user_error
 from tiny_models import word_tokenizer
 
-from bert_repro.errors import NonFiniteError, UserError
+from bert_repro.errors import NonFiniteError
 from bert_repro.finetuning.data import encode
 from bert_repro.tasks.base import token_ids, truncated_lengths
+from bert_repro.tasks.choice import SWAG
 from bert_repro.tasks.glue_tasks import COLA, MNLI, MRPC, RTE, STSB
+from bert_repro.tasks.multi_label import MultiLabelTask
 from bert_repro.tasks.squad_windows import tokenize_passages
 
 CLS, SEP = 2, 3
@@ -84,7 +87,7 @@ def test_logits_of_finished_models_are_put_into_the_tasks_order():
         assert MNLI.label_columns(dict(enumerate(names))) == columns
     assert STSB.label_columns({0: "any name"}) == [0]
     for other in ({0: "LABEL_0", 1: "LABEL_1"}, {0: "negative", 1: "positive", 2: "other"}, {0: "entailment"}):
-        with pytest.raises(UserError, match=r"--model_name_or_path: the model tells apart .* task mnli needs"):
+        with user_error("mnli", *other.values(), setting="model_name_or_path"):
             MNLI.label_columns(other)
 
 
@@ -115,3 +118,57 @@ def test_one_label_for_all_is_degenerate_unless_the_split_asks_for_it():
     ):
         dataset = datasets.Dataset.from_dict({"label": labels})
         assert RTE.is_degenerate({"prediction": np.array(predictions)}, dataset) is degenerate
+
+
+class TestScoresThatSayLittle:
+    """Dev sets and answers with one label only: what results and log say about their scores."""
+
+    def details(self, task, predictions, labels, caplog):
+        caplog.clear()
+        details = task.score_details(predictions, datasets.Dataset.from_dict({"label": labels}))
+        notes = details.get("notes", [])
+        warnings = [record.message for record in caplog.records if record.levelname == "WARNING"]
+        assert len(warnings) == len(notes) and all(note in line for note, line in zip(notes, warnings, strict=True))
+        return " ".join(notes)
+
+    def test_a_dev_set_of_one_label_is_said(self, caplog):
+        all_right = {"prediction": np.array([1, 1, 1])}
+        notes = self.details(MRPC, all_right, [1, 1, 1], caplog)
+        assert "All 3 rows" in notes and notes.count("'equivalent'") == 2
+        notes = self.details(MRPC, {"prediction": np.array([1, 0, 1])}, [1, 1, 1], caplog)
+        assert "All 3 rows" in notes and notes.count("'equivalent'") == 1
+        assert self.details(MRPC, {"prediction": np.array([1, 0, 1])}, [1, 0, 1], caplog) == ""
+
+    def test_correlations_that_are_undefined_are_said(self, caplog):
+        for predictions, labels, contained in (
+            ([0, 0, 0], [0, 1, 0], ("matthews_correlation", "answers")),
+            ([0, 1, 0], [0, 0, 0], ("matthews_correlation", "labels", "'unacceptable'")),
+            ([0, 1, 1], [0, 1, 0], ()),
+        ):
+            predicted = {"prediction": np.array(predictions)}
+            notes = self.details(COLA, predicted, labels, caplog)
+            assert all(text in notes for text in contained) and bool(notes) is bool(contained)
+        notes = self.details(STSB, {"prediction": np.array([1.0, 2.0])}, [3.0, 3.0], caplog)
+        assert "All 2 rows" in notes and "'3'" in notes and "pearson and spearmanr" in notes
+
+    def test_choices_and_several_labels_too(self, caplog):
+        assert "All 2 rows" in self.details(SWAG, {"prediction": np.array([2, 1])}, [0, 0], caplog)
+        task = MultiLabelTask(
+            name="custom", title="x", metrics=("micro_f1",), primary_metric="micro_f1", label_names=("a", "b"),
+            text_columns=("text",),
+        )  # fmt: skip
+        predicted = {"probabilities": np.array([[0.9, 0.9], [0.9, 0.1]])}
+        assert "'a|b'" in self.details(task, predicted, [[1, 1], [1, 1]], caplog)
+        assert self.details(task, predicted, [[1, 1], [1, 0]], caplog) == ""
+
+    def test_a_baseline_that_scores_zero_is_explained(self, caplog):
+        rows = {"sentence": ["a good day", "a bad day", "so bad"], "label": [1, 0, 0], "idx": [0, 1, 2]}
+        dataset = datasets.Dataset.from_dict(rows)
+        with caplog.at_level("INFO", "bert_repro"):
+            scores = COLA.baselines(dataset, dataset)
+        assert scores["most frequent label"]["matthews_correlation"] == 0.0
+        (message,) = [record.getMessage() for record in caplog.records]
+        assert "'most frequent label'" in message and "same answer" in message
+        with caplog.at_level("INFO", "bert_repro"):
+            assert COLA.baselines(dataset.select([1, 2]), dataset) == {}
+        assert "same label" in caplog.text

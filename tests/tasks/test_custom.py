@@ -14,7 +14,8 @@ from transformers import AutoConfig
 
 from bert_repro.configs import GlueConfig
 from bert_repro.tasks import TASKS, configured_task
-from bert_repro.tasks.classification import best_f1_threshold
+from bert_repro.tasks.data import as_dataset
+from bert_repro.tasks.thresholds import best_f1_threshold
 
 WORDS = {"river": "water", "stone": "hard", "tree": "green"}
 
@@ -150,3 +151,18 @@ def test_labels_that_differ_only_in_case_and_dev_rows_of_the_training_data_are_s
     assert "labels Good and good are different, although only their case differs" in caplog.text
     assert "1 of 2 dev rows have the texts of training rows" in caplog.text
     assert "only their case differs" in made.data_description()["note"]
+
+
+def test_labels_that_are_the_same_number_are_said(caplog: pytest.LogCaptureFixture) -> None:
+    for labels, spellings in ((["1", "1.0", "2", "x"], ("'1'", "'1.0'")), (["07", "7", "8"], ("'07'", "'7'"))):
+        caplog.clear()
+        data = {"train": as_dataset({"text": list("abcd")[: len(labels)], "label": labels}, "train=")}
+        task = configured_task(GlueConfig(model_name_or_path="-", do_train=True, train_file="x"), data)
+        assert task.label_names == tuple(labels)
+        warnings = [record.message for record in caplog.records if record.levelname == "WARNING"]
+        assert len(warnings) == 1 and all(spelling in warnings[0] for spelling in spellings)
+        assert warnings[0] in task.data_description()["note"]
+    caplog.clear()
+    data = {"train": as_dataset({"text": ["a", "b"], "label": ["1", "2.0"]}, "train=")}
+    configured_task(GlueConfig(model_name_or_path="-", do_train=True, train_file="x"), data)
+    assert not caplog.records or "same number" not in caplog.text

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bert_repro.tasks.data import SPLIT_ROWS
+from bert_repro.tasks import SPLIT_ROWS
 from bert_repro.tasks.glue_tasks import GLUE_TASKS
 
 DATA = Path(os.environ.get("BERT_REPRO_DATA", Path(__file__).parents[3] / "shared" / "data")) / "glue"

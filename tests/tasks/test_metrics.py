@@ -5,6 +5,7 @@ import pytest
 
 from bert_repro.errors import NonFiniteError
 from bert_repro.tasks import TASKS, metrics
+from bert_repro.tasks.metric_loader import load_metric
 
 
 @pytest.mark.parametrize("name", ["pearson", "spearmanr", "matthews_correlation"])
@@ -16,7 +17,7 @@ def test_degenerate_correlations_are_zero_and_never_nan(name, predictions, refer
 @pytest.mark.parametrize("name", ["accuracy", "f1", "matthews_correlation", "pearson", "spearmanr"])
 def test_scores_refuse_rows_that_are_empty_unequal_or_not_finite(name):
     for predictions, references in (([], []), ([1], [1, 0])):
-        with pytest.raises(ValueError, match="give one shape, not empty"):
+        with pytest.raises(ValueError, match="shape"):
             metrics.compute([name], predictions, references)
     if name in ("pearson", "spearmanr"):
         with pytest.raises(NonFiniteError):
@@ -51,7 +52,7 @@ class TestLoadMetric:
         ],
     )
     def test_it_scores_as_the_functions_whether_given_at_once_or_row_by_row(self, name, predictions, references):
-        metric = metrics.load_metric(name)
+        metric = load_metric(name)
         names = TASKS["conll2003" if name == "seqeval" else name].metrics if name != "accuracy" else ("accuracy",)
         expected = metrics.compute(names, predictions, references)
         assert metric.compute(predictions=predictions, references=references) == expected
@@ -63,10 +64,10 @@ class TestLoadMetric:
         answers = [{"text": ["cat"], "answer_start": [0]}, {"text": ["a bird", "dog house"], "answer_start": [0, 9]}]
         references = [{"id": str(row), "answers": answer} for row, answer in enumerate(answers)]
         predictions = [{"id": "1", "prediction_text": "dog"}, {"id": "0", "prediction_text": "the cat"}]
-        scores = metrics.load_metric("squad").compute(predictions=predictions, references=references)
+        scores = load_metric("squad").compute(predictions=predictions, references=references)
         assert scores == {"exact_match": 0.5, "f1": (1 + 2 * 1 * 0.5 / 1.5) / 2}
         with pytest.raises(ValueError, match="question '0' has no prediction"):
-            metrics.load_metric("squad").compute(predictions=predictions[:1] * 2, references=references)
+            load_metric("squad").compute(predictions=predictions[:1] * 2, references=references)
 
     def test_squad_v2_leaves_a_question_unanswered_above_the_threshold(self):
         answers = {"a": {"text": ["cat"], "answer_start": [0]}, "b": {"text": [], "answer_start": []}}
@@ -75,7 +76,7 @@ class TestLoadMetric:
             {"id": name, "prediction_text": text, "no_answer_probability": probability}
             for name, text, probability in (("a", "cat", 0.1), ("b", "dog", 0.9))
         ]
-        metric = metrics.load_metric("squad_v2")
+        metric = load_metric("squad_v2")
         assert metric.compute(predictions=predictions, references=references)["exact_match"] == 0.5
         scores = metric.compute(predictions=predictions, references=references, no_answer_threshold=0.5)
         assert (scores["exact_match"], scores["no_answer_accuracy"], scores["best_f1"]) == (1.0, 1.0, 1.0)

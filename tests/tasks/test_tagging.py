@@ -14,8 +14,7 @@ from transformers import PreTrainedTokenizerFast
 
 from bert_repro.finetuning.data import encode
 from bert_repro.finetuning.outputs import output_rows
-from bert_repro.tasks import metrics, tagging
-from bert_repro.tasks.data import SPLIT_ROWS
+from bert_repro.tasks import SPLIT_ROWS, metrics, tagging
 from bert_repro.tasks.tagging import CONLL2003, TAGS, TokenizedDocument, to_bio, windows
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
