@@ -192,7 +192,7 @@ class FinetuningConfig(OptimizerConfig, RunConfig):
 
 @dataclass(frozen=True)
 class CustomDataConfig(NamedDataConfig, FinetuningConfig):
-    """Your own files, or a dataset by its name, in place of a task's data."""
+    """Settings for your own files, or a dataset by its name, in place of a task's data."""
 
     train_file: str | None = setting(None, "File to train on.")
     validation_file: str | None = setting(None, "File to score.")

@@ -24,7 +24,7 @@ from bert_repro.configs import ExtractionConfig
 from bert_repro.errors import NonFiniteError, UserError, flag
 from bert_repro.inference.loaded_model import LoadedModel, read_texts
 from bert_repro.models.modeling_bert_repro import BertReproModel
-from bert_repro.tasks.base import join, special_ids, token_ids
+from bert_repro.tasks.encoding import join, special_ids, token_ids
 from bert_repro.utils.files import atomic_path
 
 logger = logging.getLogger("bert_repro")

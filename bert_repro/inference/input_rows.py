@@ -10,20 +10,23 @@ So a bad row at the end of a large file is refused before anything is predicted,
 known. Data in memory, and JSON files that are one value, are divided without being written.
 """
 
-import csv
 import json
-import re
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from bert_repro.errors import UserError
-from bert_repro.tasks.data import as_dataset
+from bert_repro.tasks.data import (
+    as_dataset,
+    complete_rows,
+    csv_rows,
+    require_unique_names,
+    tsv_rows,
+    uses_csv_quoting,
+)
 from bert_repro.tasks.tagged_text import read_tagged_text
-from bert_repro.utils.readers import json_rows, shown
+from bert_repro.utils.readers import json_rows
 
 if TYPE_CHECKING:
     import datasets
@@ -36,8 +39,6 @@ LineReader = Callable[[], Lines]
 
 ROWS_PER_PART = 8192
 """As many as `finetuning.outputs` computes at once, so that parts do not change which rows share a batch."""
-
-_QUOTED = re.compile(r'"([^"]|"")*"')
 
 
 @dataclass(frozen=True)
@@ -255,79 +256,19 @@ def table_rows(read_lines: LineReader, where: str, kind: str) -> Iterator[Row]:
         UserError: a row is not valid, or two columns have one name.
     """
     rows: Iterator[tuple[int, list[str]]]
+    path = Path(where)
     if kind == "csv":
-        rows = _csv_rows(read_lines(), where, delimiter="")
-    elif _uses_csv_quoting(read_lines()):
-        rows = _csv_rows(read_lines(), where, delimiter="\t")
+        rows = csv_rows(path, read_lines())
+    elif uses_csv_quoting(read_lines()):
+        rows = csv_rows(path, read_lines(), "\t")
     else:
-        rows = ((number, line.split("\t") if line else []) for number, line in read_lines())
+        rows = tsv_rows(read_lines())
 
     _, names = next(rows, (0, []))
-    for name in names:
-        if name.strip() and names.count(name) > 1:
-            raise UserError(f"{where}: column {shown(name)} occurs twice. Give every column its own name.")
+    require_unique_names(path, names)
     places = {name: names.index(name) for name in names}
-    for fields in _complete_rows(rows, len(names), where):
+    for fields in complete_rows(path, rows, len(names), drop_incomplete=False):
         yield {name: fields[place] for name, place in places.items()}
-
-
-def _complete_rows(rows: Iterator[tuple[int, list[str]]], num_columns: int, where: str) -> Iterator[list[str]]:
-    """Yields the fields of all rows and refuses a row that does not have all columns."""
-    empty_line = 0
-    for line_number, fields in rows:
-        # With several columns an empty line may only end the file. With one column it is an empty text.
-        if not fields and num_columns > 1:
-            empty_line = empty_line or line_number
-            continue
-        if empty_line:
-            raise UserError(f"{where}, line {empty_line} is empty. Remove it, or give it all {num_columns} columns.")
-        fields = fields or [""]
-        if len(fields) != num_columns:
-            raise UserError(
-                f"{where}, line {line_number} has {len(fields)} columns instead of {num_columns}. Give every row all "
-                "columns. In a .csv, quote a text that contains the separator; in a .tsv, a text must not contain tabs."
-            )
-        yield fields
-
-
-def _csv_rows(lines: Lines, where: str, *, delimiter: str) -> Iterator[tuple[int, list[str]]]:
-    """Yields the number of each row's first line and its fields.
-
-    Args:
-        lines: the lines of the file.
-        where: what messages call it.
-        delimiter: what separates the columns; empty: a comma or, if the first line has none, a semicolon or a tab.
-    """
-    # The default limit would refuse long texts.
-    csv.field_size_limit(sys.maxsize)
-    header = next(lines, None)
-    if header is None:
-        return
-    if not delimiter:
-        delimiter = next((candidate for candidate in ",;\t" if candidate in header[1]), ",")
-    texts = (text + "\n" for _, text in chain([header], lines))
-    reader = csv.reader(texts, strict=True, delimiter=delimiter)
-    first_line = 1
-    try:
-        for fields in reader:
-            yield first_line, fields
-            # A quoted field may contain line ends, so a row can have several lines.
-            first_line = reader.line_num + 1
-    except csv.Error as error:
-        raise UserError(f"{where}, line {first_line}: {error}. Quote texts as CSV does.") from None
-
-
-def _uses_csv_quoting(lines: Lines) -> bool:
-    """Returns whether all fields that begin with a quote are quoted as in CSV, at least one with a doubled quote."""
-    has_doubled_quote = False
-    for _, line in lines:
-        for text in line.split("\t"):
-            if not text.startswith('"'):
-                continue
-            if not _QUOTED.fullmatch(text):
-                return False
-            has_doubled_quote = has_doubled_quote or '""' in text[1:-1]
-    return has_doubled_quote
 
 
 def json_line_rows(read_lines: LineReader, where: str) -> Iterator[Row] | None:

@@ -35,7 +35,7 @@ from bert_repro.inference.loaded_model import LoadedModel, read_texts
 from bert_repro.models.cpu_kernels import use_cpu_kernels
 from bert_repro.models.loading import longest_input
 from bert_repro.models.modeling_bert_repro import BertReproForMaskedLM
-from bert_repro.tasks.base import special_ids, tokenized
+from bert_repro.tasks.encoding import special_ids, tokenized
 from bert_repro.utils.files import RESULTS, atomic_file, write_json
 from bert_repro.utils.readers import json_rows, numbered_lines
 
