@@ -12,6 +12,7 @@ from errors import user_error
 from bert_repro.configs import NerConfig
 from bert_repro.tasks import configured_task
 from bert_repro.tasks.data import read_file
+from bert_repro.tasks.tagged_text import find_layout, read_tagged_text
 from bert_repro.tasks.tagging import CONLL2003, TAGS
 
 SENTENCES = [(["Ada", "saw", "Rome"], ["B-PER", "O", "B-LOC"]), (["She", "sang"], ["O", "O"])]
@@ -118,6 +119,27 @@ def test_numbers_are_words_if_they_do_not_count(tmp_path: Path) -> None:
     assert read(tmp_path, "1984 B-WORK\n\n12 O\n")["words"][:] == [["1984"], ["12"]]
     assert read(tmp_path, "1 O O\n2 B-X O\n3 I-X O\n")["words"][:] == [["1", "2", "3"]]
     assert read(tmp_path, "1 Ada B-PER\nsaw it O\n")["words"][:] == [["1", "saw"]]
+
+
+def test_a_part_of_a_file_is_read_with_the_layout_of_the_file(tmp_path: Path) -> None:
+    # No part alone says that words are counted through the file, that words contain spaces, or that _ is a tag.
+    content = "id\ttoken\ttag\n0\tAda\tB-PER\n1\tsaw\t_\n\n2\tNew York\t_\n\n# x\n3\tShe\t_\n4\tsang\t_\n"
+    path = tmp_path / "x.txt"
+    path.write_text(content)
+    lines = list(enumerate(content.splitlines(), start=1))
+    layout = find_layout(path, lambda: lines)
+    whole = read_file(path, tagged=True)
+    parts = [read_tagged_text(path, part, layout) for part in (lines[:4], lines[4:6], lines[6:])]
+    assert [row for part in parts for row in part] == list(whole)
+    assert whole["words"][:] == [["Ada", "saw"], ["New York"], ["She", "sang"]]
+    with user_error("line 12", "has 2 columns"):
+        read_tagged_text(path, [(12, "9\tAda")], layout)
+
+
+@pytest.mark.parametrize("end", ["\n", "\r", "\r\n"])
+def test_line_numbers_are_those_of_an_editor(tmp_path: Path, end: str) -> None:
+    with user_error("line 4", "oh"):
+        read(tmp_path, end.join(["Ada O", "", "saw O", "oh", "Rome O", ""]))
 
 
 def test_a_hash_sign_is_a_word_if_it_has_a_tag(tmp_path: Path) -> None:
