@@ -28,7 +28,7 @@ from transformers import BertConfig
 
 import bert_repro
 from bert_repro.configs import FinetuningConfig, SquadConfig
-from bert_repro.finetuning.data import FinetuningSource, ModelInputs
+from bert_repro.finetuning.batch_source import FinetuningSource, ModelInputs
 from bert_repro.models.cpu_kernels import use_cpu_kernels
 from bert_repro.tasks import TASKS
 from bert_repro.training.batches import BatchSizes

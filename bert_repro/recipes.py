@@ -93,7 +93,7 @@ def _check_inputs(config: Any, data: dict[str, Any]) -> None:
 
 
 def _finetuning(config: type[configs.FinetuningConfig]) -> Recipe:
-    return Recipe(config, "finetuning.run:run_finetuning", next_steps.after_finetuning, runs_in_every_process=True)
+    return Recipe(config, "finetuning.recipe:run_finetuning", next_steps.after_finetuning, runs_in_every_process=True)
 
 
 RECIPES = {

@@ -1,13 +1,16 @@
-"""What is made with a finished model: predictions, features, sentence scores, ONNX."""
+"""Settings of the recipes that use a finished model: predictions, features, sentence scores, ONNX."""
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from bert_repro.configs.base import Config, require, require_positive, setting
+from bert_repro.configs.base import Config, require_positive, setting
+from bert_repro.errors import UserError, flag
 
 ONNX_FILES = {"fp32": "model.onnx", "fp16": "model_fp16.onnx", "q8": "model_quantized.onnx"}
-"""Type of the weights -> the name under which transformers.js looks for it in onnx/."""
+"""Type of the weights -> the file name that transformers.js looks for in onnx/."""
+
+_PREDICTION_SUFFIXES = ("", ".csv", ".tsv", ".jsonl", ".parquet", ".conll")
 
 
 @dataclass(frozen=True)
@@ -20,42 +23,55 @@ class PredictConfig(Config):
 
       bert-repro predict --model_name_or_path runs/my-answers --input_file questions.txt --context_file handbook.txt
 
-    The model knows which task it is for. Input: a text on each line, or .csv, .tsv, .jsonl with the columns that the
-    model was trained on. Output: all columns of the input, the prediction and its probability.
+    The model knows which task it is for. The input is a text on each line, or a .csv, .tsv, .jsonl or .parquet file
+    with the columns that the model was trained on. The output has all columns of the input, the prediction and its
+    probability. Large files are answered in parts; after an interruption the same command continues.
     """
 
     REQUIRED = ("model_name_or_path",)
 
-    model_name_or_path: str = setting("", "A fine-tuned model: the output folder of its run, or a Hub id.")
+    model_name_or_path: str = setting("", "A fine-tuned model: the output folder of its run, or an id of the Hub.")
     input_file: str | None = setting(
-        None, "A text on each line, or .csv, .tsv, .jsonl; SQuAD's .json for questions. Default: the standard input."
+        None,
+        "A text on each line, or a .csv, .tsv, .jsonl or .parquet file; SQuAD's .json for questions. Default: the "
+        "standard input.",
     )
     input_format: Literal["text", "csv", "tsv", "jsonl", "json", "conll"] | None = setting(
         None,
-        "Default: by the ending of input_file, else text. conll: a word on each line, an empty line after a sentence.",
+        "Format of the input. Default: by the ending of input_file, else text. conll: a word on each line, an empty "
+        "line after each sentence.",
     )
     text_columns: tuple[str, ...] = setting(
-        (), "Columns of the texts; default: as in training, else text, text_a and text_b, or those of a GLUE task."
+        (), "Columns of the texts. Default: as in training, else text, text_a and text_b, or those of a GLUE task."
     )
-    label_column: str | None = setting(None, "Column of the right answers, to score; default: as in training.")
-    context_file: str | None = setting(None, "Questions in plain text: the file of the passage that they are about.")
-    output_file: str | None = setting(None, "A .csv, .tsv, .jsonl or .conll (tags); default: CSV to standard output.")
-    overwrite_output_file: bool = setting(False, "Replace the output file.")
+    label_column: str | None = setting(None, "Column of the right answers, for the score. Default: as in training.")
+    context_file: str | None = setting(
+        None, "For questions in plain text: the file with the passage that they are about."
+    )
+    output_file: str | None = setting(
+        None, "A .csv, .tsv, .jsonl, .parquet or .conll (tags) file. Default: CSV to the standard output."
+    )
+    overwrite_output_file: bool = setting(False, "Replace the output file if it exists.")
     max_seq_length: int | None = setting(
         None,
-        "Tokens per sequence; longer texts are cut. Default: that of the model's training, else all its positions.",
+        "Longest input in tokens. Longer texts are truncated. Default: as in the model's training, else all its "
+        "positions.",
     )
     per_device_eval_batch_size: int = setting(64, "Sequences per forward pass.")
     mixed_precision: Literal["no", "bf16", "fp16", "auto"] = setting(
-        "no", "Autocast precision; auto: bf16 where the device has it."
+        "no", "Autocast precision. auto: bf16 if the device supports it."
     )
-    attn_implementation: str = setting("sdpa", "Attention of transformers' interface.")
+    attn_implementation: str = setting("sdpa", "Attention implementation, as in transformers.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_positive(self, "max_seq_length", "per_device_eval_batch_size")
-        known = Path(self.output_file or "").suffix in ("", ".csv", ".tsv", ".jsonl", ".conll")
-        require(known, f"--output_file {self.output_file}: write .csv, .tsv, .jsonl or .conll")
+        if Path(self.output_file or "").suffix not in _PREDICTION_SUFFIXES:
+            raise UserError(
+                f"{flag('output_file', self.output_file)} has an unknown ending. Use .csv, .tsv, .jsonl, .parquet or "
+                ".conll.",
+                setting="output_file",
+            )
 
 
 @dataclass(frozen=True)
@@ -70,33 +86,36 @@ class ExtractionConfig(Config):
 
     REQUIRED = ("model_name_or_path", "input_file", "output_file", "layers")
 
-    model_name_or_path: str = setting("", "Any BERT checkpoint: a folder or a Hub id.")
+    model_name_or_path: str = setting("", "Any BERT checkpoint: a folder or an id of the Hub.")
     input_file: str = setting("", "A text on each line, or a .csv, .tsv, .jsonl or .parquet with a column of texts.")
-    text_column: str = setting("text", "Column, or field of a JSON line, that holds the text.")
+    text_column: str = setting("text", "Column, or field of a JSON line, with the text.")
     output_file: str = setting("", "Parquet file to write, with a row for each text.")
-    overwrite_output_file: bool = setting(False, "Replace the output file.")
+    overwrite_output_file: bool = setting(False, "Replace the output file if it exists.")
     layers: tuple[str, ...] = setting(
         ("last",),
-        "embeddings, last, second_to_last, last_four, all, or indices: 0 the embeddings, 1 the first layer, -1 the "
-        "last; several layers are concatenated.",
+        "embeddings, last, second_to_last, last_four, all, or indices: 0 for the embeddings, 1 for the first layer, -1 "
+        "for the last one. Several layers are concatenated.",
     )
     pooling: Literal["none", "cls", "mean"] = setting(
-        "none", "A vector for every token (none), or one for the text: that of [CLS] (cls) or the mean of all (mean)."
+        "none", "A vector for every token (none), or one for each text: that of [CLS] (cls) or the mean of all (mean)."
     )
-    max_seq_length: int = setting(512, "Tokens per text; longer ones are truncated.")
+    max_seq_length: int = setting(512, "Longest input in tokens. Longer texts are truncated.")
     per_device_eval_batch_size: int = setting(64, "Texts per forward pass.")
     mixed_precision: Literal["no", "bf16"] = setting("no", "Autocast precision.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_positive(self, "max_seq_length", "per_device_eval_batch_size")
-        name = f"--output_file {self.output_file}"
-        require(name.endswith(".parquet"), f"{name}: features are written as Parquet; name it .parquet")
+        if not self.output_file.endswith(".parquet"):
+            raise UserError(
+                f"{flag('output_file', self.output_file)}: features are written as Parquet. Use the ending .parquet.",
+                setting="output_file",
+            )
 
 
 @dataclass(frozen=True)
 class SentenceScoringConfig(Config):
-    """Scores sentences by masked LM, or compares minimal pairs (BLiMP).
+    """Scores sentences with a masked language model, or compares minimal pairs (BLiMP).
 
       bert-repro score_sentences --model_name_or_path google-bert/bert-base-uncased --input_file texts.txt \\
         --output_dir runs/scores
@@ -104,53 +123,58 @@ class SentenceScoringConfig(Config):
       bert-repro score_sentences --model_name_or_path google-bert/bert-base-uncased --minimal_pairs blimp/ \\
         --output_dir runs/blimp
 
-    The score is the pseudo-log-likelihood: every token is masked, one at a time, and the logarithms of its probability
-    are added up (Salazar et al., 2020). One forward pass of a sentence for each of its tokens.
+    The score is the pseudo-log-likelihood: every token is masked, one at a time, and the logarithms of the tokens'
+    probabilities are added up (Salazar et al., 2020). A sentence needs one forward pass for each of its tokens.
     """
 
     REQUIRED = ("model_name_or_path", "output_dir")
 
-    model_name_or_path: str = setting("", "A BERT checkpoint with its masked language model: a folder or a Hub id.")
+    model_name_or_path: str = setting(
+        "", "A BERT checkpoint with its masked language model: a folder or an id of the Hub."
+    )
     input_file: str | None = setting(
         None, "A text on each line, or a .csv, .tsv, .jsonl or .parquet with a column of texts."
     )
-    text_column: str = setting("text", "Column, or field of a JSON line, that holds the text.")
+    text_column: str = setting("text", "Column, or field of a JSON line, with the text.")
     minimal_pairs: tuple[str, ...] = setting(
-        (), "In place of --input_file: files or folders of minimal pairs in BLiMP's form (.jsonl, also .gz and .xz)."
+        (), "In place of input_file: files or folders of minimal pairs in BLiMP's form (.jsonl, also .gz and .xz)."
     )
-    output_dir: str = setting("", "Folder for scores.jsonl; for pairs results.json.")
-    overwrite_output_dir: bool = setting(False, "Replace what the output folder holds.")
+    output_dir: str = setting("", "Folder for scores.jsonl, or for results.json of minimal pairs.")
+    overwrite_output_dir: bool = setting(False, "Replace the content of the output folder.")
     method: Literal["within_word_l2r", "original"] = setting(
         "within_word_l2r",
-        "Mask a token and the later pieces of its word (Kauf and Ivanova, 2023), or the token alone (original).",
+        "Mask a token with the later pieces of its word (Kauf and Ivanova, 2023), or the token alone (original).",
     )
-    batch_tokens: int = setting(8192, "Most tokens of a forward pass.")
+    batch_tokens: int = setting(8192, "Largest number of tokens in a forward pass.")
     mixed_precision: Literal["no", "bf16"] = setting("no", "Autocast precision.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_positive(self, "batch_tokens")
-        require(
-            bool(self.input_file) != bool(self.minimal_pairs),
-            "give --input_file or --minimal_pairs: a file of texts, or pairs of sentences to compare",
-        )
+        if bool(self.input_file) == bool(self.minimal_pairs):
+            raise UserError(
+                f"Set either {flag('input_file')} (a file of texts) or {flag('minimal_pairs')} (pairs of sentences to "
+                "compare).",
+                setting="input_file",
+            )
 
 
 @dataclass(frozen=True)
 class OnnxConfig(Config):
-    """Writes a finished model as ONNX, so that it runs without PyTorch.
+    """Exports a finished model to ONNX, so that it runs without PyTorch.
 
       pip install onnx onnxruntime onnxscript
       bert-repro export_onnx --folder runs/mrpc --dtypes fp32 q8
 
-    The files go to onnx/ in the folder, where the Hub and transformers.js look for them. The outputs of each are
-    compared with PyTorch's. A minute, and disk space for the weights once more for each type.
+    The files are written to onnx/ in the folder, where the Hub and transformers.js look for them. The outputs of each
+    file are compared with PyTorch's. It takes a minute, and as much disk space as the weights for each type.
     """
 
     REQUIRED = ("folder", "dtypes")
 
-    folder: str = setting("", "Published folder: the output folder of a finished run, or one of its checkpoints.")
+    folder: str = setting("", "Folder of the model: the output folder of a finished run, or one of its checkpoints.")
     dtypes: tuple[Literal["fp32", "fp16", "q8"], ...] = setting(
-        ("fp32",), "fp32 (model.onnx), fp16 (model_fp16.onnx), q8 (model_quantized.onnx, 8-bit weights)."
+        ("fp32",),
+        "Types to write: fp32 (model.onnx), fp16 (model_fp16.onnx), q8 (model_quantized.onnx, 8-bit weights).",
     )
-    overwrite_output_file: bool = setting(False, "Replace files that exist.")
+    overwrite_output_file: bool = setting(False, "Replace files that already exist.")

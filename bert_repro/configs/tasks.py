@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from bert_repro.configs.base import Config, require, require_fraction, require_positive, setting
 from bert_repro.configs.finetuning import CustomDataConfig
+from bert_repro.configs.task_names import task_choices, task_help
 from bert_repro.errors import UserError, flag
 
 
@@ -34,16 +36,7 @@ class GlueConfig(CustomDataConfig):
     MNLI-m, 86.7 MRPC, 92.7 SST-2. Estimated for one modern GPU: a minute for MRPC, under an hour for MNLI.
     """
 
-    task_name: Literal[
-        "", "cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli", "ax",
-        "boolq", "cb", "wic", "paws", "hans", "anli_r1", "anli_r2", "anli_r3",
-        "xnli_ar", "xnli_bg", "xnli_de", "xnli_el", "xnli_en", "xnli_es", "xnli_fr", "xnli_hi",
-        "xnli_ru", "xnli_sw", "xnli_th", "xnli_tr", "xnli_ur", "xnli_vi", "xnli_zh",
-    ] = setting(
-        "",
-        "GLUE: cola sst2 mrpc stsb qqp mnli qnli rte wnli ax. Not of the paper: boolq cb wic paws hans anli_r1 (to r3) "
-        "xnli_en (to zh).",
-    )  # fmt: skip
+    task_name: str = setting("", partial(task_help, "GlueConfig"), choices=partial(task_choices, "GlueConfig"))
     text_columns: tuple[str, ...] = setting(
         (), "Custom data: one or two columns of text; default: text, or text_a and text_b."
     )
@@ -104,7 +97,7 @@ class SwagConfig(CustomDataConfig):
     --data_dir from its train.csv and val.csv. Dev accuracy: 81.6 (BERT-base), 86.6 (BERT-large); chance is 25.
     """
 
-    task_name: Literal["swag", "copa"] = setting("swag", "Name of the task; COPA is not of the paper.")
+    task_name: str = setting("swag", partial(task_help, "SwagConfig"), choices=partial(task_choices, "SwagConfig"))
     learning_rate: float = setting(2e-5, "Peak learning rate.")
     max_seq_length: int = setting(
         128, "Tokens per sequence, of which an example has one for each ending; longer ones are truncated."

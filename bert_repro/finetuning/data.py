@@ -1,34 +1,31 @@
-"""What a fine-tuning run reads: the task's splits, tokenized once, and the batches that training takes from one.
+"""Reads and tokenizes the splits of a task for a fine-tuning run.
 
 A split is a pair of `datasets.Dataset`s: its examples as the task reads them, and their features, one row per model
-input. A sweep hands the same cache to all its runs, so that files are read and tokenized once. `datasets` keeps the
-features of what it reads from the Hub.
+input. The runs of a sweep share one cache of splits, so that files are read and tokenized once. For data from the Hub,
+`datasets` also caches the features on disk.
 """
 
 import hashlib
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
-import torch
 from accelerate import Accelerator
-from accelerate.utils import send_to_device
 
-from bert_repro.configs import FinetuningConfig, NerConfig, require
-from bert_repro.errors import UserError
+from bert_repro.configs import FinetuningConfig
+from bert_repro.errors import UserError, flag
 from bert_repro.models.loading import tokenizer_fingerprint
-from bert_repro.models.modeling_bert_repro import BertReproTokenFeatures
 from bert_repro.tasks.base import Task
-from bert_repro.training.batches import BatchSizes, Ids, MicroBatch, Step, collate_features, even_passes
-from bert_repro.utils.files import atomic_path, create_array, disk_errors, json_digest
-from bert_repro.utils.randomness import Stream, draw, drawn_rows
+from bert_repro.training.batches import Ids
+from bert_repro.utils.files import disk_errors
+from bert_repro.utils.randomness import Stream, drawn_rows
 from bert_repro.utils.readers import listed
+from bert_repro.utils.tokenizer_losses import TokenizerLosses, count_losses
 
 if TYPE_CHECKING:
     import datasets
@@ -36,19 +33,20 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("bert_repro")
 
-_ROWS_HASHED_AT_ONCE, _ROWS_WITHOUT_BAR = 10_000, 5_000  # the latter are tokenized within about a second
-STATES = "states.npy"
-_REPLACED = ("input_ids", "token_type_ids", "position_ids")
-_COMPUTING = ("num_attention_heads", "hidden_act", "layer_norm_eps", "is_decoder", "_attn_implementation")
-"""Settings that decide an encoder's states, its weights apart."""
+Row = dict[str, Any]
+
+_ROWS_PER_HASH = 10_000
+_ROWS_WITHOUT_BAR = 10_000  # Tokenized within about two seconds.
+_LOSS_SAMPLE = 500  # Rows in which the losses of the tokenizer are counted.
+_LOSS_CHARACTERS = 2_000  # Characters that are looked at in each text of the sample.
 
 
 class Split(NamedTuple):
     """One split of a task.
 
     Args:
-        examples: a row per example.
-        features: a row per model input, as `encode` returns them.
+        examples: one row per example.
+        features: one row per model input, from `encode`.
     """
 
     examples: "datasets.Dataset"
@@ -56,7 +54,7 @@ class Split(NamedTuple):
 
 
 SplitCache = dict[tuple[tuple[str, ...], int | None], dict[str, Split]]
-"""Splits already read, by their names and the limit on examples."""
+"""Splits that have been read, by their names and the limit on examples."""
 
 
 @dataclass
@@ -64,11 +62,11 @@ class SplitReader:
     """Reads and tokenizes the splits of a task.
 
     Args:
-        config: where the files are, the length, limits on examples, what the run does.
-        task: the task, as `Task.prepared` returns it.
+        config: where the files are, the input length, limits on examples, and what the run does.
+        task: the task, from `Task.prepared`.
         tokenizer: the model's tokenizer.
-        accelerator: the main process reads first, the others find the tokenized files.
-        cache: splits that earlier runs of the same task, files, tokenizer and length have read; new ones are added.
+        accelerator: the main process reads first, and the others find the tokenized files.
+        cache: splits that earlier runs with the same task, files, tokenizer and length have read. New ones are added.
         read: every split that this run has read.
     """
 
@@ -78,99 +76,201 @@ class SplitReader:
     accelerator: Accelerator
     cache: SplitCache
     read: dict[str, Split] = field(default_factory=dict)
+    _has_warned_of_losses: bool = False
 
     def read_all(self) -> None:
-        """Reads every split that the run needs, so that a fault in the data is found before the model is loaded.
+        """Reads every split that the run needs, so that wrong data is refused before the model is loaded.
 
         Raises:
-            UserError: a split is missing or malformed, or a split to score has no labels.
+            UserError: a split is missing or malformed, a split to score has no labels, or the batch is larger than the
+                training set.
         """
         if self.config.do_train:
             self.train()
         if self.config.do_eval:
             for name, split in self.evaluation().items():
                 if not self.task.is_labelled(split.examples):
-                    raise UserError(f"--do_eval: split {name} of {self.task.name} has no labels; use --do_predict")
+                    raise UserError(
+                        f"{flag('do_eval')}: the split {name} of {self.task.name} has no labels, so it cannot be "
+                        f"scored. Use {flag('do_predict')}.",
+                        setting="do_eval",
+                    )
         if self.config.do_predict:
             self.prediction()
 
     def train(self) -> Split:
         """Returns the training split."""
         name = self.task.train_split
-        assert name is not None, "checked before the run begins"
-        is_new = ((name,), self.config.max_train_samples) not in self.cache
-        split = self._read([name], self.config.max_train_samples, drawn=True)[name]
+        assert name is not None, "finetune refuses a task without a training set"
+        limit = self.config.max_train_samples
+        is_new = ((name,), limit) not in self.cache
+        split = self._read([name], limit, is_training=True)[name]
         if is_new:
             self._warn_of_labels_without_rows(split.examples)
         return split
 
     def evaluation(self) -> dict[str, Split]:
-        """Returns the splits to score, by name; a missing one is left out."""
+        """Returns the splits to score, by name. Missing ones are left out."""
         return self._read(self.task.eval_splits, self.config.max_eval_samples)
 
     def prediction(self) -> dict[str, Split]:
-        """Returns the splits to predict, by name; a missing one is left out."""
+        """Returns the splits to predict, by name. Missing ones are left out."""
         return self._read(self.task.predict_splits, None)
 
     def description(self, task: Task) -> dict[str, Any]:
-        """Returns what results and the card say about the data, with an example of it for the card."""
-        known, example = task.data_description(), task.example(self.train().examples if self.config.do_train else None)
-        return {"title": task.title, **known, **({"example": example} if example else {})}
+        """Returns the part `data` of the results, with an example for the card.
+
+        Args:
+            task: the task with what it learned from the model.
+        """
+        training_rows = self.train().examples if self.config.do_train else None
+        description = {"title": task.title, **task.data_description()}
+        example = task.example(training_rows)
+        if example:
+            description["example"] = example
+        return description
 
     def _warn_of_labels_without_rows(self, examples: "datasets.Dataset") -> None:
-        """Names the labels that no training row has; the model cannot learn them."""
+        """Warns of labels that no training row has, because the model cannot learn them."""
         names = self.task.label_names
         if len(names) < 2 or "label" not in examples.column_names:
             return
         labels = examples["label"][:]
+        # Several labels per row, and numbers, are lists and floats.
         if not all(isinstance(label, int) for label in labels):
             return
-        missing = [name for index, name in enumerate(names) if index not in set(labels)]
+        present = set(labels)
+        missing = [name for index, name in enumerate(names) if index not in present]
         if missing and labels:
             logger.warning("No training row has the label %s, so the model cannot learn it.", listed(missing))
 
-    def _read(self, names: Sequence[str], limit: int | None, *, drawn: bool = False) -> dict[str, Split]:
+    def _read(self, names: Sequence[str], limit: int | None, *, is_training: bool = False) -> dict[str, Split]:
         key = (tuple(names), limit)
         if key not in self.cache:
             with self.accelerator.main_process_first():
-                loaded = load_splits(self.task, self.config.data_dir, names)
-                self.cache[key] = {
-                    name: self._tokenize(name, loaded[name], limit, drawn=drawn) for name in names if name in loaded
-                }
+                datasets_by_name = load_splits(self.task, self.config.data_dir, names)
+                splits = {}
+                for name in names:
+                    if name in datasets_by_name:
+                        examples = self._limited(datasets_by_name[name], limit, is_training=is_training)
+                        splits[name] = self._tokenized(name, examples)
+                self.cache[key] = splits
         self.read |= self.cache[key]
         return self.cache[key]
 
-    def _tokenize(self, name: str, dataset: "datasets.Dataset", limit: int | None, *, drawn: bool) -> Split:
-        """Tokenizes a split, or `limit` of its rows: drawn at random for training, the first ones for scoring."""
-        length = self.config.max_seq_length
+    def _limited(self, dataset: "datasets.Dataset", limit: int | None, *, is_training: bool) -> "datasets.Dataset":
+        """Returns at most `limit` rows: drawn at random for training, the first ones for scoring."""
         rows = min(limit or len(dataset), len(dataset))
-        if drawn and rows < len(dataset):
-            kept = dataset.select(drawn_rows(Stream.TRAINING_ROWS, len(dataset), rows))
-        else:
-            kept = dataset.select(range(rows))
-        features = encode(self.task, kept, self.tokenizer, length)
-        if cut := self.task.count_truncated(features):
-            whose = self.task.data_names.get(name, f"{self.task.name} {name}")
-            logger.info("%s: %d of %d inputs were cut at --max_seq_length %d", whose, cut, len(features), length)
-        return Split(kept, features)
+        if not is_training:
+            return dataset.select(range(rows))
+
+        # Tokenizing a large training set takes minutes, so a batch that cannot be filled is refused before that.
+        batch = self.config.train_batch_size
+        if batch is not None and self.task.one_feature_per_example:
+            require_batch(batch, rows)
+        if rows < len(dataset):
+            return dataset.select(drawn_rows(Stream.TRAINING_ROWS, len(dataset), rows))
+        return dataset.select(range(rows))
+
+    def _tokenized(self, name: str, examples: "datasets.Dataset") -> Split:
+        """Tokenizes a split, logs how many inputs were truncated, and warns if the tokenizer loses much of the text."""
+        title = self.task.data_names.get(name, f"{self.task.name} {name}")
+        # One warning is enough: all splits of a task are usually in one language.
+        if not self._has_warned_of_losses:
+            self._has_warned_of_losses = warn_of_losses(self.task, examples, self.tokenizer, title)
+
+        length = self.config.max_seq_length
+        features = encode(self.task, examples, self.tokenizer, length)
+        num_truncated = self.task.count_truncated(features)
+        if num_truncated:
+            logger.info(
+                "%s: %d of %d inputs were truncated to %d tokens (%s).",
+                title,
+                num_truncated,
+                len(features),
+                length,
+                flag("max_seq_length"),
+            )
+        return Split(examples, features)
+
+
+def require_batch(batch: int, num_inputs: int) -> None:
+    """Refuses a batch that is larger than the training set.
+
+    Raises:
+        UserError: it is.
+    """
+    if batch > num_inputs:
+        raise UserError(
+            f"{flag('train_batch_size', batch)} is larger than the training set, which has {num_inputs:,} inputs. Use "
+            "a smaller batch.",
+            setting="train_batch_size",
+        )
 
 
 def load_splits(task: Task, data_dir: str | None, names: Sequence[str]) -> "dict[str, datasets.Dataset]":
-    """Reads splits of a task; see `Task.load`. A missing one is logged."""
-    found = task.load(None if data_dir is None else Path(data_dir), names)
+    """Reads splits of a task and logs which ones are missing; see `Task.load`."""
+    splits = task.load(None if data_dir is None else Path(data_dir), names)
     for name in names:
-        if name not in found:
-            logger.warning("%s: split %s is missing", task.name, name)
-    return found
+        if name not in splits:
+            logger.warning("%s: the split %s is missing.", task.name, name)
+    return splits
+
+
+# --- What the tokenizer loses -----------------------------------------------------------------------------------------
+
+
+def warn_of_losses(task: Task, examples: "datasets.Dataset", tokenizer: "PreTrainedTokenizerBase", title: str) -> bool:
+    """Warns if more than 1% of the tokens are [UNK], or of the letters lose accents or vowel signs.
+
+    A model learns little from such texts and gives no error. A sample of the rows is counted, which takes well below a
+    second.
+
+    Args:
+        task: says which columns the model reads.
+        examples: the rows.
+        tokenizer: the model's tokenizer.
+        title: what the warning calls the rows.
+
+    Returns:
+        Whether there was something to warn of.
+    """
+    losses = _losses_of_sample(task, examples, tokenizer)
+    messages = losses.messages(
+        unknown_remedy="The model cannot tell these words apart. Use a checkpoint whose vocabulary covers the script "
+        "of the texts: one in their language, or a multilingual one.",
+        marks_remedy="Words that differ in them alone become equal. Use a cased checkpoint, or one whose tokenizer has "
+        "strip_accents false.",
+    )
+    for message in messages:
+        logger.warning("%s: %s", title, message)
+    return bool(messages)
+
+
+def _losses_of_sample(
+    task: Task, examples: "datasets.Dataset", tokenizer: "PreTrainedTokenizerBase"
+) -> TokenizerLosses:
+    # Rows at equal distances, because files are often sorted.
+    size = min(_LOSS_SAMPLE, len(examples))
+    sample = examples.select(np.linspace(0, len(examples) - 1, size, dtype=np.int64))
+    texts: list[str] = []
+    for column in task.columns_of_text:
+        for value in sample[column][:]:
+            text = " ".join(value) if isinstance(value, list) else value
+            texts.append(text[:_LOSS_CHARACTERS])
+    return count_losses(texts, tokenizer)
+
+
+# --- Tokenized splits -------------------------------------------------------------------------------------------------
 
 
 def encode(
     task: Task, dataset: "datasets.Dataset", tokenizer: "PreTrainedTokenizerBase", max_seq_length: int
 ) -> "datasets.Dataset":
-    """Tokenizes a split. Texts that were cut are counted in the log.
+    """Tokenizes a split.
 
     Args:
-        task: the task, as `Task.prepared` returns it.
+        task: the task, from `Task.prepared`.
         dataset: a split from `Task.load`.
         tokenizer: the model's tokenizer.
         max_seq_length: tokens per sequence, special tokens included.
@@ -185,14 +285,20 @@ def encode(
 
     from bert_repro import __version__
 
-    # `datasets` would hash the pickled task, in which settings that change no feature and the version are wrong keys.
+    # By default `datasets` would hash the pickled task. That changes with settings that no feature depends on, and it
+    # does not change with the version of this package.
     key = [
-        dataset._fingerprint, __version__, type(task).__name__, task.encoding_settings(),
-        tokenizer_fingerprint(tokenizer), max_seq_length,
-    ]  # fmt: skip
+        dataset._fingerprint,
+        __version__,
+        type(task).__name__,
+        task.encoding_settings(),
+        tokenizer_fingerprint(tokenizer),
+        max_seq_length,
+    ]
+    # `map` writes its cache next to the files of the dataset. Without write access there, the features stay in memory.
     folders = {os.path.dirname(file["filename"]) for file in dataset.cache_files}
-    folder = Path(datasets.config.HF_DATASETS_CACHE)
-    with disk_errors(folder, "cannot be written"), ExitStack() as stack:
+    has_writable_cache = all(os.access(folder, os.W_OK) for folder in folders)
+    with disk_errors(Path(datasets.config.HF_DATASETS_CACHE), "cannot be written"), ExitStack() as stack:
         if len(dataset) < _ROWS_WITHOUT_BAR and not datasets.are_progress_bars_disabled():
             datasets.disable_progress_bars()
             stack.callback(datasets.enable_progress_bars)
@@ -202,117 +308,21 @@ def encode(
             batch_size=task.rows_at_once,
             fn_kwargs={"tokenizer": tokenizer, "max_seq_length": max_seq_length},
             remove_columns=dataset.column_names,
-            keep_in_memory=not all(os.access(folder, os.W_OK) for folder in folders),
+            keep_in_memory=not has_writable_cache,
             new_fingerprint=datasets.fingerprint.Hasher.hash(key),
             desc=f"tokenizing {task.name}",
         )
 
 
-@dataclass
-class ModelInputs:
-    """Makes the model's inputs of rows of a tokenized split; for a frozen encoder, hidden states replace the tokens.
-
-    Args:
-        config: packing and length.
-        task: collates features.
-        pad_token_id: fills the places after a sequence's end.
-        device: where the model is. XLA compiles a graph for every shape: there, all batches are padded to one length.
-        feature_cache: hidden states of a frozen encoder.
-    """
-
-    config: FinetuningConfig
-    task: Task
-    pad_token_id: int
-    device: torch.device
-    feature_cache: "FeatureCache | None" = None
-
-    def __call__(self, features: "datasets.Dataset", ids: Ids, rows: list[dict[str, Any]]) -> dict[str, Any]:
-        """Returns inputs of the head.
-
-        Args:
-            features: a tokenized split.
-            ids: numbers of some of its rows.
-            rows: these rows, from `rows_of`; without `labels` to predict.
-        """
-        on_xla = self.device.type == "xla"
-        packing, multiple = self.config.packing and not on_xla, self.config.max_seq_length if on_xla else None
-        inputs = self.task.collate(rows, pad_token_id=self.pad_token_id, packing=packing, pad_to_multiple_of=multiple)
-        return inputs if self.feature_cache is None else self.feature_cache.batch(features, ids.tolist(), inputs)
+def rows_of(features: "datasets.Dataset", ids: Ids) -> list[Row]:
+    """Returns rows of a tokenized split by their numbers."""
+    columns: Mapping[str, list[Any]] = features[ids.tolist()]
+    return list(_as_rows(columns))
 
 
-class FinetuningSource:
-    """The batch source of a fine-tuning run: shuffled epochs laid end to end and cut into full batches, as in the
-    original implementation.
-
-    Args:
-        config: epochs or steps, seed, packing.
-        task: collates features and counts their loss terms.
-        features: the tokenized training set.
-        sizes: sequences per optimizer step, and per device and forward pass.
-        processes: devices that share the work.
-        model_inputs: makes the model's inputs.
-    """
-
-    def __init__(
-        self,
-        config: FinetuningConfig,
-        task: Task,
-        features: "datasets.Dataset",
-        sizes: BatchSizes,
-        processes: int,
-        model_inputs: ModelInputs,
-    ) -> None:
-        self.config, self.task, self.features = config, task, features
-        self.sizes, self.processes, self.model_inputs = sizes, processes, model_inputs
-        self._orders: dict[int, Ids] = {}
-        given = config.train_batch_size
-        fault = f"--train_batch_size is {given}, but there are {len(features):,} inputs; lower it"
-        require(given is None or given <= len(features), fault)
-        epochs = config.num_train_epochs or task.paper_epochs
-        self.data_fingerprint: dict[str, Any] = {
-            "seed": config.seed,
-            "train_batch_size": sizes.batch,
-            "number of training inputs": len(features),
-            "labels": list(task.label_names),
-            "class weights": task.model_settings().get("class_weights"),
-            "content of the training inputs": content_digest(features),
-        }
-        self.total_steps = config.max_steps or max(1, int(task.epoch_size(features) * epochs / sizes.batch))
-
-    def steps(self, position: dict[str, Any] | None) -> Iterator[Step]:
-        """See `BatchSource.steps`; the position is the number of steps taken."""
-        for number in range(position["step"] if position else 0, self.total_steps):
-            ids = self._ids(np.arange(number * self.sizes.batch, (number + 1) * self.sizes.batch))
-            yield Step(even_passes(ids, self.sizes.micro, self.processes), 0, {"step": number + 1})
-
-    def load(self, ids: Ids, group: int) -> MicroBatch:
-        """See `BatchSource.load`; there is one group."""
-        rows = rows_of(self.features, ids)
-        tokens = sum(row["length"] for row in rows)
-        return MicroBatch(self.model_inputs(self.features, ids, rows), self.totals(ids, group), tokens)
-
-    def totals(self, ids: Ids, group: int) -> dict[str, int]:
-        """See `BatchSource.totals`; reads rows, so where there are loader processes, they do."""
-        return {"loss": self.task.loss_items(rows_of(self.features, ids)).sum().item()}
-
-    def _ids(self, places: Ids) -> Ids:
-        """Returns feature rows at places of the endless order, in which every epoch is a permutation of its own."""
-        size = len(self.features)
-        ids = np.empty_like(places)
-        for epoch in np.unique(places // size):
-            if epoch not in self._orders:  # kept while steps of that epoch are read
-                self._orders.pop(epoch - 2, None)
-                draws = draw(self.config.seed, Stream.FINETUNING_ORDER, int(epoch), np.arange(size))
-                self._orders[epoch] = np.argsort(draws, kind="stable")
-            inside = places // size == epoch
-            ids[inside] = self._orders[epoch][places[inside] % size]
-        return ids
-
-
-def rows_of(features: "datasets.Dataset", ids: Ids) -> list[dict[str, Any]]:
-    """Returns some rows of a tokenized split, by number."""
-    columns = features[ids.tolist()]
-    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+def _as_rows(columns: Mapping[str, list[Any]]) -> Iterator[Row]:
+    for values in zip(*columns.values(), strict=True):
+        yield dict(zip(columns, values, strict=True))
 
 
 def content_digest(features: "datasets.Dataset") -> str:
@@ -320,112 +330,11 @@ def content_digest(features: "datasets.Dataset") -> str:
     import pyarrow
 
     digest = hashlib.sha256()
-    for batch in features.with_format("arrow").iter(_ROWS_HASHED_AT_ONCE):
-        table, stream = batch.replace_schema_metadata(None).combine_chunks(), pyarrow.BufferOutputStream()
+    for batch in features.with_format("arrow").iter(_ROWS_PER_HASH):
+        # Metadata and the boundaries of chunks depend on how the table was made, not on what it contains.
+        table = batch.replace_schema_metadata(None).combine_chunks()
+        stream = pyarrow.BufferOutputStream()
         with pyarrow.ipc.new_stream(stream, table.schema) as writer:
             writer.write_table(table)
         digest.update(stream.getvalue())
     return digest.hexdigest()[:16]
-
-
-# --- A frozen encoder's hidden states (paper 5.3, Table 7) ------------------------------------------------------------
-# They are computed once and kept on disk. Their folder is named by a digest of everything that decides them: the
-# encoder's weights and configuration, the token ids, and the precision. So a changed model, tokenizer, length or
-# context never finds stale states, and every row of Table 7 reads the same ones.
-#
-#     CACHE/DIGEST/states.npy    (L + 1, T, H) float32: the embeddings' output, then every layer's; read through a map
-#
-# float32, so that training sees what the published model computes. CoNLL-2003 with BERT-base takes about 16 GB. The
-# file is renamed into place when it is complete.
-
-
-class States(NamedTuple):
-    """The hidden states of a split.
-
-    Args:
-        values: float32 (L + 1, T, H), memory-mapped.
-        starts: where each text begins among the T tokens, int64 (N + 1).
-    """
-
-    values: npt.NDArray[np.float32]
-    starts: npt.NDArray[np.int64]
-
-
-class FeatureCache:
-    """Hidden states of one frozen encoder, on disk.
-
-    Args:
-        config: the cache's folder, batch size and precision.
-        encoder: the `BertReproModel` of a model with `token_features`; never trained.
-        device: where it computes.
-    """
-
-    def __init__(self, config: NerConfig, encoder: Any, device: torch.device) -> None:
-        self.config, self.encoder, self.device = config, encoder, device
-        self.folder = Path(config.feature_cache_dir)
-        self._encoder_digest = _digest_encoder(encoder)
-        self._layers = BertReproTokenFeatures.LAYERS[encoder.config.token_features]
-        self._loaded: dict[int, tuple[datasets.Dataset, States]] = {}
-
-    def batch(self, features: "datasets.Dataset", rows: list[int], inputs: dict[str, Any]) -> dict[str, Any]:
-        """Replaces the tokens of some features by their hidden states.
-
-        Args:
-            features: the tokenized split that the rows belong to.
-            rows: which of its rows.
-            inputs: what the task collated them to, packed.
-
-        Returns:
-            The inputs of a tagging head, with `encoder_states`, float32 (1, T, K, H): the layers that its row reads.
-        """
-        states, starts = self.load(features)
-        parts = [states[self._layers, starts[row] : starts[row + 1]] for row in rows]
-        batch = {name: value for name, value in inputs.items() if name not in _REPLACED}
-        batch["encoder_states"] = torch.from_numpy(np.concatenate(parts, axis=1)).transpose(0, 1).unsqueeze(0)
-        return batch
-
-    def load(self, features: "datasets.Dataset") -> States:
-        """Returns the states of a split, computed unless they are on disk.
-
-        Raises:
-            UserError: the disk has too little room for them, or cannot be written.
-        """
-        if id(features) not in self._loaded:
-            starts = np.concatenate([[0], np.cumsum(features["length"][:])]).astype(np.int64)
-            key = [self._encoder_digest, self.config.mixed_precision, content_digest(features)]
-            path = self.folder / json_digest(key)[:24] / STATES
-            if not path.is_file():
-                with atomic_path(path) as stage:
-                    self._write(features, starts, stage)
-                logger.info("the frozen encoder computed %d tokens; later runs read them from disk", starts[-1])
-            states = States(np.load(path, mmap_mode="r"), starts)
-            self._loaded[id(features)] = features, states  # the split is kept, so that its id stays its own
-        return self._loaded[id(features)][1]
-
-    def _write(self, features: "datasets.Dataset", starts: npt.NDArray[np.int64], stage: Path) -> None:
-        shape = (self.encoder.config.num_hidden_layers + 1, int(starts[-1]), self.encoder.config.hidden_size)
-        states = create_array(stage, np.float32, *shape)
-        size, was_training = self.config.per_device_eval_batch_size, self.encoder.training
-        self.encoder.eval()
-        for first in range(0, len(features), size):
-            last = min(first + size, len(features))
-            states[:, starts[first] : starts[last]] = self._encode(features, first, last)
-        self.encoder.train(was_training)
-        states.flush()
-
-    @torch.no_grad()
-    def _encode(self, features: "datasets.Dataset", first: int, last: int) -> npt.NDArray[np.float32]:
-        rows = rows_of(features, np.arange(first, last))
-        batch = send_to_device(collate_features(rows, pad_token_id=0, packing=True), self.device)
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.mixed_precision == "bf16"):
-            states = self.encoder(**batch, output_hidden_states=True).hidden_states
-        return torch.stack([state[0].float() for state in states]).cpu().numpy()
-
-
-def _digest_encoder(encoder: torch.nn.Module) -> str:
-    digest = hashlib.sha256()
-    for name in _COMPUTING:
-        digest.update(f"{name}={getattr(encoder.config, name)} ".encode())
-    for name, parameter in sorted(encoder.named_parameters()):
-        digest.update(name.encode() + parameter.detach().cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()

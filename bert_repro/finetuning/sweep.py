@@ -1,13 +1,21 @@
 """A sweep: a grid of learning rates, batch sizes and epochs, each configuration with random restarts (paper 4.1, A.3).
 
-Every run of a sweep is an ordinary fine-tuning run in a folder of its own, named by what the sweep varies:
+Every run of a sweep is an ordinary fine-tuning run in its own folder, named by what the sweep varies:
 
     OUTPUT/sweep/lr5e-05-batch32-epochs3/seed42/   results.json, predictions, log; for the best run also the model
     OUTPUT/sweep/sweep.json                        the settings that all runs share
     OUTPUT/                                        the best model, published like that of a single run
 
-The same command resumes an interrupted sweep, and a wider grid keeps the runs that are done: a run is done when its
-results exist, and an interrupted run resumes from its newest checkpoint.
+The order of events:
+
+1. The output folder is locked. If it contains the same sweep, that one continues.
+2. All runs are planned, and what would stop one of them later is refused now.
+3. The runs are made, one after the other. A run is done when its results exist; an interrupted one resumes from its
+   newest checkpoint. Models that are not the best one so far are removed.
+4. The best run on dev predicts the test set, unless the test set has labels: then every run was scored on it.
+5. The best run's model is published in the output folder, with the results of the sweep.
+
+So the same command resumes an interrupted sweep, and a wider grid keeps the runs that are done.
 
 Mean and deviation are over all runs of a configuration that have a score, degenerate ones included. Deviations are
 those of a sample (n - 1).
@@ -18,17 +26,17 @@ import logging
 import shutil
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import groupby, product
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from accelerate import Accelerator
 
-from bert_repro.configs import SWEPT, AdapterConfig, FinetuningConfig, deciding_settings, require
-from bert_repro.errors import NonFiniteError, StopRequested, UserError
+from bert_repro.configs import SWEPT, AdapterConfig, FinetuningConfig, deciding_settings
+from bert_repro.errors import NonFiniteError, StopRequested, UserError, flag
 from bert_repro.finetuning.data import SplitCache, load_splits
-from bert_repro.finetuning.run import finetune, log_baselines
+from bert_repro.finetuning.run import SweepMember, finetune, log_baselines
 from bert_repro.hub.export import republish
 from bert_repro.hub.push import push_folder
 from bert_repro.models.loading import load_tokenizer
@@ -44,21 +52,26 @@ from bert_repro.utils.readers import read_json_object, redacted
 
 logger = logging.getLogger("bert_repro")
 
-_ONLY_TRAINING = {
+RunState = Literal["done", "not finite", "begun", "new"]
+"""`not finite`: the loss became NaN or infinite. `begun`: there is a checkpoint to resume from."""
+
+_TRAINING_SETTINGS = {
     "bilstm_size", "feature_based", "freeze_layers", "early_stopping_patience", "load_best_model_at_end",
     *(item.name for item in fields(AdapterConfig)),
 }  # fmt: skip
-# What a resumed sweep may change, apart from what changes no result: what it varies, and how much of it is done.
-_MAY_CHANGE = {*SWEPT, *SWEPT.values(), "seed", "num_restarts", "max_steps", "output_dir", "do_predict"}
+"""Settings that a run that does not train refuses."""
+
+_CHANGEABLE_SETTINGS = {*SWEPT, *SWEPT.values(), "seed", "num_restarts", "max_steps", "output_dir", "do_predict"}
+"""Settings that may differ when a sweep is resumed: what it varies, and how much of it is done."""
 
 
 @dataclass(frozen=True)
-class SweepRun:
+class PlannedRun:
     """A run of the sweep.
 
     Args:
-        varied: what it has for itself, as in results.json: learning rate, batch (sequences per optimizer step over all
-            devices), epochs or steps, seed, and its folder below the sweep's.
+        varied: what distinguishes it from the others, as in results.json: learning rate, batch (sequences per optimizer
+            step over all devices), epochs or steps, seed, and its folder below the sweep's.
         config: its settings.
     """
 
@@ -70,84 +83,116 @@ class SweepRun:
         """Its output folder."""
         return Path(self.config.output_dir)
 
+    @property
+    def folder(self) -> str:
+        """Its output folder, relative to the sweep's."""
+        return str(self.varied["folder"])
+
 
 def run_sweep(config: FinetuningConfig, task: Task) -> RunResults:
-    """Makes every run of a sweep that is not done yet and publishes the model that is best on dev.
+    """Makes every run of a sweep that is not done yet and publishes the model with the best score on dev.
 
-    Dev is the task's first dev split and best is the highest primary metric. A run whose loss is not finite is counted,
-    and the sweep continues.
+    The first dev split of the task counts, and the best run has the highest primary metric. A run whose loss is not
+    finite is counted, and the sweep continues.
 
     Returns:
         The results of the best run, with those of the sweep under `sweep`.
 
     Raises:
-        UserError: the output folder holds something else or another sweep, or a run cannot be made as asked.
+        UserError: the output folder contains something else or another sweep, or a run cannot be made.
         NonFiniteError: no run has a score.
-        StopRequested: see `bert_repro.training.trainer.Trainer.train`; the run's checkpoint is written.
+        StopRequested: see `bert_repro.training.trainer.Trainer.train`. The run's checkpoint has been written.
     """
+    # Lock the folder and plan the runs.
     begun = _begin(config)
     accelerator = begun.accelerator
-    labelled = _test_set_is_labelled(config, task, accelerator)
-    planned_runs = list(_planned_runs(config, task, accelerator.num_processes, each_predicts=labelled))
+    test_set_is_labelled = _check_data(config, task, accelerator)
+    runs = list(_planned_runs(config, task, accelerator.num_processes, each_predicts=test_set_is_labelled))
     begun.clear()
-    if accelerator.is_main_process and not (_folder(config) / SWEEP_STATE).exists():
-        write_json(_folder(config) / SWEEP_STATE, _settings(config))
-    sweep = _Sweep(config, task, accelerator, planned_runs)
-    for number, planned in enumerate(planned_runs, start=1):
-        logger.info("run %d of %d: %s", number, len(planned_runs), planned.varied["folder"])
+    state_file = _folder(config) / SWEEP_STATE
+    if accelerator.is_main_process and not state_file.exists():
+        write_json(state_file, _settings(config))
+
+    # Make them. The best run needs its model, which a wider sweep may have removed earlier.
+    sweep = _Sweep(config, task, accelerator, runs)
+    for number, planned in enumerate(runs, start=1):
+        logger.info("run %d of %d: %s", number, len(runs), planned.folder)
         sweep.ensure_done(planned)
     best = sweep.best()
     sweep.ensure_done(best, with_model=True)
-    if config.do_predict and not labelled:
+    if config.do_predict and not test_set_is_labelled:
         sweep.predict(best)
+
+    # Publish the best one.
     results: Any = None
     if accelerator.is_main_process:
         metric = task.primary_metric
-        found = sweep_results(sweep.outcomes(), split=sweep.split(), metric=metric)
-        _publish(config, best, found, sweep.baselines())
+        _publish(config, best, sweep_results(sweep.outcomes(), split=sweep.split(), metric=metric), sweep.baselines())
         results = read_results(Path(config.output_dir))
         score = results["metrics"][metric]
-        logger.info("best of %d runs: %s %.4f, %s; all are on the card", len(planned_runs), metric, score, best.path)
+        logger.info("Best of %d runs: %s %.4f, %s. The card lists all of them.", len(runs), metric, score, best.path)
         log_baselines(best.config, results)
-    agreed: RunResults = broadcast(results)
+    shared_results: RunResults = broadcast(results)
     accelerator.end_training()
-    return agreed
+    return shared_results
 
 
+@dataclass
 class _Sweep:
-    """The runs of a sweep. All processes take the same decisions, based on what the main one finds on disk."""
+    """The runs of a sweep. The main process reads their state from disk, and all processes act on what it found.
 
-    def __init__(self, config: FinetuningConfig, task: Task, accelerator: Accelerator, runs: list[SweepRun]) -> None:
-        self.config, self.task, self.accelerator, self.runs = config, task, accelerator, runs
-        self._cache: SplitCache = {}
+    Args:
+        config: settings of the sweep.
+        task: the task.
+        accelerator: devices and processes.
+        runs: all runs, in order.
+        cache: tokenized splits that the runs share.
+    """
 
-    def ensure_done(self, planned: SweepRun, *, with_model: bool = False) -> None:
+    config: FinetuningConfig
+    task: Task
+    accelerator: Accelerator
+    runs: list[PlannedRun]
+    cache: SplitCache = field(default_factory=dict)
+
+    def ensure_done(self, planned: PlannedRun, *, with_model: bool = False) -> None:
         """Makes a run unless it is done.
 
         Args:
             planned: the run.
-            with_model: make it again if its model was removed, as after a wider sweep with a better one.
+            with_model: also make it again if its model was removed.
         """
         state = broadcast(self._state(planned))
         if state == "not finite":
             return
-        if state == "done" and not (with_model and broadcast(not list(planned.path.glob("*.safetensors*")))):
+        lacks_model = with_model and broadcast(not list(planned.path.glob("*.safetensors*")))
+        if state == "done" and not lacks_model:
             self._close(planned, 0, "done")
             return
+
         resume = "latest" if state == "begun" else None
         config = replace(planned.config, resume_from_checkpoint=resume, overwrite_output_dir=resume is None)
+        member = SweepMember(self.cache, computes_baselines=broadcast(self._is_first_finite(planned)))
         try:
-            finetune(config, self.task, last=False, cache=self._cache)
+            finetune(config, self.task, member)
             self._close(planned, 0, "done")
         except NonFiniteError as error:
-            logger.warning("%s: %s", planned.varied["folder"], error)
+            logger.warning("%s: %s", planned.folder, error)
             self._close(planned, error.exit_code, str(error))
         except StopRequested as stop:
             self._close(planned, stop.exit_code, str(stop))
             raise
 
-    def best(self) -> SweepRun:
-        """Returns the run that is best on dev.
+    def _is_first_finite(self, planned: PlannedRun) -> bool:
+        """Returns whether all runs before this one have a loss that is not finite.
+
+        The baselines are computed once, by the first run that has results. That does not depend on interruptions.
+        """
+        earlier = self.runs[: self.runs.index(planned)]
+        return all(self._state(other) == "not finite" for other in earlier)
+
+    def best(self) -> PlannedRun:
+        """Returns the run with the best score on dev.
 
         Raises:
             NonFiniteError: no run has a score.
@@ -155,41 +200,49 @@ class _Sweep:
         best = broadcast(best_run(self.outcomes(), self.split(), self.task.primary_metric))
         if best is None:
             raise NonFiniteError(
-                f"{self.config.output_dir}: none of the {len(self.runs)} runs kept a finite loss; lower the learning "
-                "rates or lengthen the warm-up, and start again with --overwrite_output_dir"
+                f"{self.config.output_dir}: none of the {len(self.runs)} runs kept a finite loss. Lower the learning "
+                f"rates or lengthen the warm-up, and start again with {flag('overwrite_output_dir')}."
             )
         if best["degenerate"]:
-            logger.warning("the best run gives one answer for every row, and no other run scores higher")
-        return next(planned for planned in self.runs if planned.varied["folder"] == best["folder"])
+            logger.warning(
+                "The best run gives the same answer for every row, or no right one, and no other run scores higher."
+            )
+        return next(planned for planned in self.runs if planned.folder == best["folder"])
 
-    def predict(self, best: SweepRun) -> None:
-        """Predicts the test set with the best run's model, in a folder of that run."""
+    def predict(self, best: PlannedRun) -> None:
+        """Predicts the test set with the best run's model, in a folder below that run's."""
         path = best.path / "test"
         if broadcast((path / RESULTS).exists()):
             return
-        only: dict[str, Any] = {"do_train": False, "do_eval": False, "do_predict": True, "output_dir": str(path)}
-        # A run that does not train refuses these.
-        only |= {item.name: item.default for item in fields(best.config) if item.name in _ONLY_TRAINING}
-        config = replace(best.config, model_name_or_path=str(best.path), overwrite_output_dir=True, **only)
-        finetune(config, self.task, last=False, cache=self._cache)
+        changes: dict[str, Any] = {
+            "model_name_or_path": str(best.path),
+            "output_dir": str(path),
+            "overwrite_output_dir": True,
+            "do_train": False,
+            "do_eval": False,
+            "do_predict": True,
+        }
+        for item in fields(best.config):
+            if item.name in _TRAINING_SETTINGS:
+                changes[item.name] = item.default
+        finetune(replace(best.config, **changes), self.task, SweepMember(self.cache, computes_baselines=False))
 
-    def _close(self, planned: SweepRun, code: int, reason: str) -> None:
-        """Writes how a run ended; of the runs that are done, removes what is no longer needed."""
+    def _close(self, planned: PlannedRun, code: int, reason: str) -> None:
+        """Records how a run ended. Then removes checkpoints of finished runs, and models that are not the best."""
         if not self.accelerator.is_main_process:
             return
         process.record_outcome(str(planned.path), code, reason)
         best = best_run(self.outcomes(), self.split(), self.task.primary_metric)
-        for other in self.runs:
-            if self._state(other) != "done":
-                continue
+        for other in self._done():
             shutil.rmtree(other.path / CHECKPOINTS, ignore_errors=True)
-            if best is not None and other.varied["folder"] != best["folder"]:
-                for file in (*other.path.glob("*.safetensors*"), other.path / CARD):
-                    file.unlink(missing_ok=True)
-                shutil.rmtree(other.path / ADAPTER, ignore_errors=True)
+            if best is None or other.folder == best["folder"]:
+                continue
+            for file in (*other.path.glob("*.safetensors*"), other.path / CARD):
+                file.unlink(missing_ok=True)
+            shutil.rmtree(other.path / ADAPTER, ignore_errors=True)
 
     def outcomes(self) -> list[dict[str, Any]]:
-        """Returns the runs that ended by themselves, in order, as results.json holds them."""
+        """Returns the runs that have ended, in order, in the form of results.json."""
         outcomes = []
         for planned in self.runs:
             state = self._state(planned)
@@ -202,21 +255,31 @@ class _Sweep:
         return outcomes
 
     def baselines(self) -> dict[str, dict[str, float]]:
-        """Returns the scores of the baselines on the runs' splits, which the first run has."""
-        done = (read_results(planned.path) for planned in self.runs if self._state(planned) == "done")
-        return next((dict(results["baselines"]) for results in done if "baselines" in results), {})
+        """Returns the scores of the baselines, from the run that computed them."""
+        for planned in self._done():
+            results = read_results(planned.path)
+            if "baselines" in results:
+                return dict(results["baselines"])
+        return {}
 
     def split(self) -> str:
-        """Returns the dev split that chooses: the first that exists."""
-        done = next((planned for planned in self.runs if self._state(planned) == "done"), None)
-        return str(read_results(done.path)["split"]) if done else self.task.eval_splits[0]
+        """Returns the dev split that decides: the first one that exists."""
+        done = self._done()
+        if not done:
+            return self.task.eval_splits[0]
+        return str(read_results(done[0].path)["split"])
 
-    def _state(self, planned: SweepRun) -> str:
-        """Returns done, not finite, begun (a checkpoint exists) or new."""
-        path, predicts = planned.path, planned.config.do_predict
+    def _done(self) -> list[PlannedRun]:
+        return [planned for planned in self.runs if self._state(planned) == "done"]
+
+    def _state(self, planned: PlannedRun) -> RunState:
+        """Returns the state of a run from the files in its folder."""
+        path = planned.path
         if (path / RESULTS).exists():
+            # An earlier sweep may have made the run without predicting the test set.
             splits = read_results(path)["splits"]
-            return "done" if not predicts or any(name in splits for name in self.task.predict_splits) else "new"
+            has_predictions = any(name in splits for name in self.task.predict_splits)
+            return "done" if has_predictions or not planned.config.do_predict else "new"
         if (path / STATUS).exists() and read_json_object(path / STATUS).get("code") == NonFiniteError.exit_code:
             return "not finite"
         try:
@@ -226,85 +289,141 @@ class _Sweep:
         return "begun"
 
 
+# --- Before the first run ---------------------------------------------------------------------------------------------
+
+
 def _begin(config: FinetuningConfig) -> run.Run[FinetuningConfig]:
-    """Locks the output folder, for a new sweep or to resume the one that it holds, and sets up the devices."""
-    claim = replace(config, report_to=("none",))
-    starts_over = config.overwrite_output_dir and not config.resume_from_checkpoint
-    if is_main_process() and not starts_over:
-        folder = Path(config.output_dir)
-        if (state := _folder(config) / SWEEP_STATE).exists():
-            before = read_json_object(state)
-            for name, value in _settings(config).items():
-                if before.get(name, value) != value:
-                    raise UserError(
-                        f"{state}: this sweep has --{name} {before[name]}, not {value}; name another --output_dir, or "
-                        "start again with --overwrite_output_dir"
-                    )
-            claim = replace(claim, resume_from_checkpoint="latest")
-        elif not process.is_free_folder(folder):
-            raise UserError(
-                f"--output_dir {folder} is not empty and holds no sweep; name another folder, or give "
-                "--overwrite_output_dir"
-            )
-    return run.begin(claim)
-
-
-def _test_set_is_labelled(config: FinetuningConfig, task: Task, accelerator: Accelerator) -> bool:
-    """Returns whether the test set has labels (CoNLL-2003), so that every run is scored on it, not only the best.
+    """Locks the output folder, for a new sweep or to resume the one that it contains, and sets up the devices.
 
     Raises:
-        UserError: the tokenizer, the training set or, if asked for, the test set is missing, or a batch is larger than
-            the data; found here, before an earlier sweep is removed or hours are spent.
+        UserError: the folder contains another sweep or something else.
+    """
+    # Each run reports to the trackers itself.
+    config_of_sweep = replace(config, report_to=("none",))
+    starts_over = config.overwrite_output_dir and not config.resume_from_checkpoint
+    if is_main_process() and not starts_over:
+        state_file = _folder(config) / SWEEP_STATE
+        if state_file.exists():
+            _require_same_settings(config, state_file)
+            config_of_sweep = replace(config_of_sweep, resume_from_checkpoint="latest")
+        elif not process.is_free_folder(Path(config.output_dir)):
+            raise UserError(
+                f"{flag('output_dir', config.output_dir)} is not empty and contains no sweep. Choose another folder, "
+                f"or add {flag('overwrite_output_dir')}.",
+                setting="output_dir",
+            )
+    return run.begin(config_of_sweep)
+
+
+def _require_same_settings(config: FinetuningConfig, state_file: Path) -> None:
+    """Refuses to resume a sweep that was started with other settings."""
+    before = read_json_object(state_file)
+    for name, value in _settings(config).items():
+        # A setting that is newer than the sweep is not in its file.
+        if before.get(name, value) != value:
+            raise UserError(
+                f"{state_file}: this sweep has {flag(name, before[name])}, not {value}. Choose another "
+                f"{flag('output_dir')}, or start again with {flag('overwrite_output_dir')}.",
+                setting=name,
+            )
+
+
+def _check_data(config: FinetuningConfig, task: Task, accelerator: Accelerator) -> bool:
+    """Reads the data before an earlier sweep is removed or hours are spent.
+
+    Returns:
+        Whether the test set has labels (CoNLL-2003). Then every run is scored on it, not only the best one.
+
+    Raises:
+        UserError: the tokenizer, the training set or, if requested, the test set is missing, or a batch is larger than
+            the training set.
     """
     with accelerator.main_process_first():
-        prepared = task.prepared(config, load_tokenizer(config.model_name_or_path))
+        task = task.prepared(config, load_tokenizer(config.model_name_or_path))
         if task.train_split is not None:
-            rows = len(load_splits(prepared, config.data_dir, [task.train_split]).get(task.train_split, ()))
-            fault = f"--sweep_batch_sizes: there are {rows:,} training rows; lower those above"
-            require(max(config.sweep_batch_sizes, default=0) <= min(rows, config.max_train_samples or rows), fault)
-        found = load_splits(prepared, config.data_dir, prepared.predict_splits) if config.do_predict else {}
-    return any(prepared.is_labelled(dataset) for dataset in found.values())
+            train = load_splits(task, config.data_dir, [task.train_split]).get(task.train_split, ())
+            rows = min(len(train), config.max_train_samples or len(train))
+            largest_batch = max(config.sweep_batch_sizes, default=0)
+            if largest_batch > rows:
+                raise UserError(
+                    f"{flag('sweep_batch_sizes', config.sweep_batch_sizes)}: there are only {rows:,} training rows. "
+                    "Leave out larger batches.",
+                    setting="sweep_batch_sizes",
+                )
+        test_splits = load_splits(task, config.data_dir, task.predict_splits) if config.do_predict else {}
+    return any(task.is_labelled(dataset) for dataset in test_splits.values())
 
 
-def _planned_runs(config: FinetuningConfig, task: Task, processes: int, *, each_predicts: bool) -> Iterator[SweepRun]:
+def _planned_runs(config: FinetuningConfig, task: Task, processes: int, *, each_predicts: bool) -> Iterator[PlannedRun]:
     """Yields all runs, configuration by configuration."""
-    once: dict[str, Any] = {**dict.fromkeys(SWEPT, ()), "num_restarts": 1, "do_predict": each_predicts}
-    once |= {"resume_from_checkpoint": None, "push_to_hub": False, "hub_model_id": None}
+    # A run is not a sweep itself, and only the best one is uploaded.
+    single_run: dict[str, Any] = {
+        **dict.fromkeys(SWEPT, ()),
+        "num_restarts": 1,
+        "do_predict": each_predicts,
+        "resume_from_checkpoint": None,
+        "push_to_hub": False,
+        "hub_model_id": None,
+    }
     learning_rates = config.sweep_learning_rates or (config.learning_rate,)
     batches = config.sweep_batch_sizes or (config.train_batch_size,)
-    lengths = config.sweep_num_train_epochs or (config.num_train_epochs,)
-    for learning_rate, batch, epochs in product(learning_rates, batches, lengths):
-        chosen = replace(config, learning_rate=learning_rate, train_batch_size=batch, num_train_epochs=epochs, **once)
+    all_epochs = config.sweep_num_train_epochs or (config.num_train_epochs,)
+    for learning_rate, batch, epochs in product(learning_rates, batches, all_epochs):
+        chosen = replace(
+            config, learning_rate=learning_rate, train_batch_size=batch, num_train_epochs=epochs, **single_run
+        )
+        # What the run will do, also where a setting leaves it to the task.
         sequences = batch_sizes(chosen, processes, task.paper_batch).batch
         passes = None if config.max_steps else epochs or task.paper_epochs
-        varied = {"learning_rate": learning_rate, "batch": sequences, "epochs": passes, "steps": config.max_steps}
-        name = f"lr{learning_rate:g}-batch{sequences}-" + (
-            f"epochs{passes:g}" if passes else f"steps{config.max_steps}"
-        )
+        length = f"epochs{passes:g}" if passes else f"steps{config.max_steps}"
+        name = f"lr{learning_rate:g}-batch{sequences}-{length}"
         for seed in range(config.seed, config.seed + config.num_restarts):
-            folder, own_name = f"{name}/seed{seed}", f"{run_name(config)}-{name}-seed{seed}"
-            run_config = replace(chosen, seed=seed, output_dir=str(_folder(config) / folder), run_name=own_name)
-            yield SweepRun({**varied, "seed": seed, "folder": folder}, run_config)
+            folder = f"{name}/seed{seed}"
+            varied = {
+                "learning_rate": learning_rate,
+                "batch": sequences,
+                "epochs": passes,
+                "steps": config.max_steps,
+                "seed": seed,
+                "folder": folder,
+            }
+            run_config = replace(
+                chosen,
+                seed=seed,
+                output_dir=str(_folder(config) / folder),
+                run_name=f"{run_name(config)}-{name}-seed{seed}",
+            )
+            yield PlannedRun(varied, run_config)
 
 
-def _publish(config: FinetuningConfig, best: SweepRun, found: SweepResults, baselines: dict[str, Any]) -> None:
+# --- After the last run -----------------------------------------------------------------------------------------------
+
+
+def _publish(config: FinetuningConfig, best: PlannedRun, sweep: SweepResults, baselines: dict[str, Any]) -> None:
     """Publishes the best run's model in the output folder, with the sweep in its results."""
-    output_dir, results = Path(config.output_dir), read_results(best.path)
+    output_dir = Path(config.output_dir)
+    results = read_results(best.path)
+    settings_of_sweep = (
+        "output_dir", "overwrite_output_dir", "do_predict", "push_to_hub", "hub_model_id", "run_name",
+    )  # fmt: skip
+    for name in settings_of_sweep:
+        results["settings"][name] = getattr(config, name)
+
+    # Files that are not made from the model: the adapter alone, and predictions of the test set.
     files = [path for path in (best.path / ADAPTER,) if path.exists()]
-    asked = ("output_dir", "overwrite_output_dir", "do_predict", "push_to_hub", "hub_model_id", "run_name")
-    results["settings"] |= {name: getattr(config, name) for name in asked}
     if config.do_predict and not best.config.do_predict:
         test = best.path / "test"
         results["splits"] |= read_results(test)["splits"]
         files += [path for path in test.iterdir() if "prediction" in path.name or "null_odds" in path.name]
-    republish(best.path, output_dir, results={**results, "sweep": found, "baselines": baselines}, files=files)
+    republish(best.path, output_dir, results={**results, "sweep": sweep, "baselines": baselines}, files=files)
     if config.push_to_hub and config.hub_model_id:
         push_folder(output_dir, config.hub_model_id, private=config.hub_private_repo)
 
 
 def _settings(config: FinetuningConfig) -> dict[str, Any]:
-    kept = {name: value for name, value in deciding_settings(config).items() if name not in _MAY_CHANGE}
-    return cast(dict[str, Any], json.loads(json.dumps(redacted(kept))))
+    """Returns the settings that all runs share and that decide results, as they are in JSON."""
+    settings = {name: value for name, value in deciding_settings(config).items() if name not in _CHANGEABLE_SETTINGS}
+    return cast(dict[str, Any], json.loads(json.dumps(redacted(settings))))
 
 
 def _folder(config: FinetuningConfig) -> Path:
@@ -315,7 +434,7 @@ def _folder(config: FinetuningConfig) -> Path:
 
 
 def best_run(runs: Sequence[dict[str, Any]], split: str, metric: str) -> dict[str, Any] | None:
-    """Returns the run with the highest score; among equals one that is not degenerate, else the first."""
+    """Returns the run with the highest score. Of equal runs it is the first that is not degenerate, else the first."""
     scored = [run for run in runs if "splits" in run]
     return max(scored, key=lambda run: (run["splits"][split][metric], not run["degenerate"]), default=None)
 
@@ -324,27 +443,24 @@ def sweep_results(runs: Sequence[dict[str, Any]], *, split: str, metric: str) ->
     """Summarizes a sweep for results.json.
 
     Args:
-        runs: as results.json holds them, configuration by configuration.
-        split: the dev split that chooses.
-        metric: the metric that chooses.
+        runs: the runs that have ended, configuration by configuration, from `_Sweep.outcomes`.
+        split: the dev split that decides.
+        metric: the metric that decides.
 
     Returns:
-        How many runs there were, degenerate and stopped ones among them; the best run; every run; and for every
-        configuration mean, deviation and best of each metric on each split.
+        How many runs there were, and how many were degenerate or stopped; the best run; every run; and for every
+        configuration the mean, the deviation and the best of each metric on each split.
     """
-    configurations: list[Any] = []
+    configurations: list[dict[str, Any]] = []
     for _, group in groupby(runs, key=lambda run: run["folder"].rpartition("/")[0]):
-        own = list(group)
-        scored = [run for run in own if "splits" in run]
-        configurations.append(
-            {
-                **{name: own[0][name] for name in ("learning_rate", "batch", "epochs", "steps")},
-                "runs": len(own),
-                "degenerate": sum(run["degenerate"] for run in scored),
-                "not_finite": len(own) - len(scored),
-                "splits": _summaries([run["splits"] for run in scored]),
-            }
-        )
+        members = list(group)
+        scored = [run for run in members if "splits" in run]
+        row = {name: members[0][name] for name in ("learning_rate", "batch", "epochs", "steps")}
+        row["runs"] = len(members)
+        row["degenerate"] = sum(run["degenerate"] for run in scored)
+        row["not_finite"] = len(members) - len(scored)
+        row["splits"] = _summaries([run["splits"] for run in scored])
+        configurations.append(row)
     return cast(
         SweepResults,
         {
@@ -360,14 +476,27 @@ def sweep_results(runs: Sequence[dict[str, Any]], *, split: str, metric: str) ->
     )
 
 
-def _summaries(scores: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[str, dict[str, dict[str, float | None]]]:
-    """Returns mean, deviation and best of each metric on each split that all runs have."""
-    found: dict[str, dict[str, dict[str, float | None]]] = {}
+Summary = dict[str, float | None]
+"""Mean, standard deviation (None for a single run) and best of the scores of several runs."""
+
+
+def _summaries(scores: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[str, dict[str, Summary]]:
+    """Returns split -> metric -> summary, for each split that all runs have.
+
+    Args:
+        scores: for each run, split -> metric -> value.
+    """
+    summaries: dict[str, dict[str, Summary]] = {}
     for split in scores[0] if scores else ():
-        if all(split in score for score in scores):
-            found[split] = {}
-            for metric in scores[0][split]:
-                values = [score[split][metric] for score in scores]
-                mean, deviation = statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None
-                found[split][metric] = {"mean": mean, "standard_deviation": deviation, "best": max(values)}
-    return found
+        if not all(split in score for score in scores):
+            continue
+        summaries[split] = {}
+        for metric in scores[0][split]:
+            values = [score[split][metric] for score in scores]
+            deviation = statistics.stdev(values) if len(values) > 1 else None
+            summaries[split][metric] = {
+                "mean": statistics.fmean(values),
+                "standard_deviation": deviation,
+                "best": max(values),
+            }
+    return summaries

@@ -19,7 +19,7 @@ from typing import Any
 from bert_repro.configs import FinetuningConfig, PretrainingConfig, StudyConfig
 from bert_repro.errors import NonFiniteError, StopRequested, UserError, flag
 from bert_repro.finetuning.data import load_splits
-from bert_repro.finetuning.run import run_finetuning
+from bert_repro.finetuning.recipe import run_finetuning
 from bert_repro.models.loading import load_tokenizer
 from bert_repro.pretraining.run import run_pretraining
 from bert_repro.recipes import RECIPES

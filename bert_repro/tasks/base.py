@@ -90,6 +90,7 @@ class Task(ABC):
         hub: the task's dataset on the Hub: id, configuration, revision.
         split_rows: rows of the published splits (SQuAD: questions, CoNLL-2003: sentences). A score over fewer rows is
             not the split's score.
+        in_paper: whether the paper reports the task.
         data_license: license of the published data, for the card; None: unknown.
         data: the user's own splits instead of published ones, in the task's columns.
         data_names: what messages and the card call the user's own splits.
@@ -99,6 +100,7 @@ class Task(ABC):
         reference_column: the column of labels, tags or answers; a split without it is unlabelled.
         official_folder: what `--data_dir` must be for this task, for messages.
         rows_at_once: how many examples `encode_batch` processes at once; None: all.
+        one_feature_per_example: whether every example becomes exactly one feature.
     """
 
     name: str
@@ -114,6 +116,7 @@ class Task(ABC):
     paper_epochs: float = 3.0
     hub: tuple[str, str | None, str | None] = HubSource()
     split_rows: Mapping[str, int] = field(default_factory=dict)
+    in_paper: bool = True
     data_license: str | None = None
     data: Splits = field(default_factory=dict, repr=False)
     data_names: Mapping[str, str] = field(default_factory=dict)
@@ -121,11 +124,17 @@ class Task(ABC):
     reference_column: ClassVar[str] = "label"
     official_folder: ClassVar[str] = "the folder of the official files"
     rows_at_once: ClassVar[int | None] = 1000
+    one_feature_per_example: ClassVar[bool] = False
 
     @property
     def sequences_per_example(self) -> int:
         """How many sequences the encoder reads for one row of a batch."""
         return 1
+
+    @property
+    def columns_of_text(self) -> tuple[str, ...]:
+        """The columns that the model reads: texts, or lists of words."""
+        return ()
 
     # --- Settings of a run ---
 
@@ -325,8 +334,8 @@ class Task(ABC):
         Args:
             dataset: the split.
             features: its features.
-            outputs: an array for each feature, in order, from `bert_repro.finetuning.run.output_rows`. The last axis is
-                in the order of `label_names` (see `label_columns`).
+            outputs: an array for each feature, in order, from `bert_repro.finetuning.outputs.output_rows`. The last
+                axis is in the order of `label_names` (see `label_columns`).
 
         Raises:
             NonFiniteError: an output is not finite.

@@ -14,6 +14,7 @@ import math
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
@@ -244,14 +245,14 @@ def read_file(
     if tagged:
         return read_tagged_text(path, lines)
     if kind == "csv":
-        return _table(path, _csv_rows(path, lines))
+        return _table(path, csv_rows(path, lines))
     if kind == "tsv":
         tsv_lines = list(lines)
         # GLUE's TSV files use quotation marks as ordinary characters. pandas and spreadsheets instead put a field that
         # contains quotes into quotes and double the inner ones. The fields tell which of the two it is.
-        if _uses_csv_quoting(tsv_lines):
-            return _table(path, _csv_rows(path, tsv_lines, "\t"))
-        return _table(path, _tsv_rows(tsv_lines))
+        if uses_csv_quoting(tsv_lines):
+            return _table(path, csv_rows(path, tsv_lines, "\t"))
+        return _table(path, tsv_rows(tsv_lines))
     raise UserError(f"{path}: unknown format. Use a .csv, .tsv, .jsonl, .json or .parquet file.")
 
 
@@ -266,7 +267,7 @@ def read_glue(
         header: names of all columns of the file, if its first line is already a row.
         drop_incomplete_rows: drop rows with too few fields, and log how many, instead of refusing the file.
     """
-    rows = _tsv_rows(numbered_lines(path))
+    rows = tsv_rows(numbered_lines(path))
     return _table(path, rows, header=header, columns=columns, drop_incomplete_rows=drop_incomplete_rows)
 
 
@@ -286,7 +287,7 @@ def _read_parquet(path: Path) -> "datasets.Dataset":
     raise UserError(f"{path}: no rows. Use a file with at least one row.")
 
 
-def _uses_csv_quoting(lines: Sequence[tuple[int, str]]) -> bool:
+def uses_csv_quoting(lines: Lines) -> bool:
     """Returns whether all fields that begin with a quote are quoted as in CSV, at least one with a doubled quote."""
     has_doubled_quote = False
     for _, line in lines:
@@ -299,7 +300,7 @@ def _uses_csv_quoting(lines: Sequence[tuple[int, str]]) -> bool:
     return has_doubled_quote
 
 
-def _csv_rows(path: Path, lines: Lines, delimiter: str = "") -> Iterator[tuple[int, list[str]]]:
+def csv_rows(path: Path, lines: Lines, delimiter: str = "") -> Iterator[tuple[int, list[str]]]:
     """Yields the number of each row's first line and its fields (RFC 4180).
 
     Args:
@@ -309,11 +310,14 @@ def _csv_rows(path: Path, lines: Lines, delimiter: str = "") -> Iterator[tuple[i
     """
     # The default limit would refuse long texts.
     csv.field_size_limit(sys.maxsize)
-    texts_of_lines = [text + "\n" for _, text in lines]
+    # Lines are read one by one, so that a file need not fit into memory.
+    texts_of_lines = (text + "\n" for _, text in lines)
+    header = next(texts_of_lines, None)
+    if header is None:
+        return
     if not delimiter:
-        header = texts_of_lines[0] if texts_of_lines else ""
         delimiter = next((candidate for candidate in ",;\t" if candidate in header), ",")
-    reader = csv.reader(texts_of_lines, strict=True, delimiter=delimiter)
+    reader = csv.reader(chain([header], texts_of_lines), strict=True, delimiter=delimiter)
     first_line_of_row = 1
     try:
         for fields in reader:
@@ -324,7 +328,8 @@ def _csv_rows(path: Path, lines: Lines, delimiter: str = "") -> Iterator[tuple[i
         raise UserError(f"{path}, line {first_line_of_row}: {error}. Quote texts as CSV does.") from None
 
 
-def _tsv_rows(lines: Lines) -> Iterator[tuple[int, list[str]]]:
+def tsv_rows(lines: Lines) -> Iterator[tuple[int, list[str]]]:
+    """Yields the number of each line and its fields; quotes have no meaning."""
     for line_number, line in lines:
         yield line_number, line.split("\t") if line else []
 
@@ -352,19 +357,23 @@ def _table(
     if header is None:
         _, header = next(rows, (0, []))
     names = list(header)
-    for name in names:
-        if name.strip() and names.count(name) > 1:
-            raise UserError(f"{path}: column {shown(name)} occurs twice. Give every column its own name.")
-
+    require_unique_names(path, names)
     kept_columns: dict[str, list[str]] = {name: [] for name in names if columns is None or name in columns}
     places = [(column, names.index(name)) for name, column in kept_columns.items()]
-    for fields in _complete_rows(path, rows, len(names), drop_incomplete=drop_incomplete_rows):
+    for fields in complete_rows(path, rows, len(names), drop_incomplete=drop_incomplete_rows):
         for column, place in places:
             column.append(fields[place])
     return datasets.Dataset.from_dict(kept_columns)
 
 
-def _complete_rows(path: Path, rows: Rows, num_columns: int, *, drop_incomplete: bool) -> Iterator[list[str]]:
+def require_unique_names(path: Path, names: Sequence[str]) -> None:
+    """Refuses two columns with one name. Several columns without a name are allowed."""
+    for name in names:
+        if name.strip() and names.count(name) > 1:
+            raise UserError(f"{path}: column {shown(name)} occurs twice. Give every column its own name.")
+
+
+def complete_rows(path: Path, rows: Rows, num_columns: int, *, drop_incomplete: bool) -> Iterator[list[str]]:
     """Yields the fields of the rows that have all columns, and refuses or drops the others."""
     num_rows = num_dropped = empty_line = 0
     for line_number, fields in rows:

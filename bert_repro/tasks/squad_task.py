@@ -122,6 +122,10 @@ class SquadTask(Task):
         "the folder that holds the official JSON files; or name files with --train_file, --validation_file"
     )
 
+    @property
+    def columns_of_text(self) -> tuple[str, ...]:
+        return ("question", "context")
+
     # ------------------------------------------------------------------------------------------------- a run's settings
 
     def prepared(self, config: FinetuningConfig, tokenizer: "PreTrainedTokenizerBase") -> "SquadTask":

@@ -49,7 +49,6 @@ from bert_repro.tasks.tag_schemes import (
 )
 from bert_repro.tasks.tagged_text import read_tagged_text, read_written_text, write_tagged_text, written_field
 from bert_repro.tasks.tagging_windows import TokenizedDocument, Window, windows
-from bert_repro.training.batches import IGNORE_INDEX
 from bert_repro.utils.files import atomic_file
 from bert_repro.utils.readers import listed, shown
 
@@ -107,6 +106,10 @@ class TaggingTask(Task):
         """Whether entities are scored (entity F1), and not words (accuracy)."""
         return self.primary_metric == "entity_f1"
 
+    @property
+    def columns_of_text(self) -> tuple[str, ...]:
+        return ("words",)
+
     def prepared(self, config: FinetuningConfig, tokenizer: "PreTrainedTokenizerBase") -> "TaggingTask":
         """Returns the task with the run's `ner_context`."""
         del tokenizer
@@ -128,6 +131,9 @@ class TaggingTask(Task):
             word that is tagged here) and `labels` (-100 at all other positions). `truncated` is true if a single word
             was longer than a window. It lost its last tokens but keeps its tag.
         """
+        # This module imports torch, which the names of the tasks in --help do not need.
+        from bert_repro.training.batches import IGNORE_INDEX
+
         cls, sep = special_ids(tokenizer)
         room = max_seq_length - _NUM_SPECIAL_TOKENS
         sentences = _word_tokens(examples["words"], tokenizer)
@@ -161,6 +167,8 @@ class TaggingTask(Task):
     def collate(self, features: Sequence[Feature], **layout: Any) -> Batch:
         """Batches windows; see `Task.collate`. `labels` are [1, T] packed or [B, S] padded, -100 if there is no tag."""
         import torch
+
+        from bert_repro.training.batches import IGNORE_INDEX
 
         # The base class expects one label per feature. Here a feature has one for each position.
         unlabelled_features = []

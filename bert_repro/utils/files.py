@@ -84,6 +84,9 @@ _DISK_ERRORS = frozenset({
 # `rename` fails with these for a mount point (EBUSY) and between file systems or overlay layers (EXDEV).
 _CANNOT_RENAME = frozenset({errno.EBUSY, errno.EXDEV})
 
+_LOADED_SUFFIXES = (".json", ".safetensors", ".bin", ".pt", ".model", ".jinja", ".py")
+"""Endings of the files that transformers, tokenizers and peft look for in a folder."""
+
 _STANDARD_STREAMS = ("/dev/stdout", "/dev/stderr")
 _STREAM_FOLDERS = ("/dev/fd", "/proc/self/fd")
 
@@ -561,7 +564,11 @@ def write_manifest(folder: Path, environment: dict[str, Any]) -> None:
 
 
 def find_damage(folder: Path) -> str | None:
-    """Returns what is wrong with a checkpoint, or None if every file matches its manifest."""
+    """Returns what is wrong with a checkpoint, or None if every file matches its manifest.
+
+    A file that the manifest does not list is damage too if a loader might read it: an added `added_tokens.json`
+    would change the tokenizer.
+    """
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         if manifest.pop("sha256") != json_digest(manifest):
@@ -572,6 +579,20 @@ def find_damage(folder: Path) -> str | None:
                 return f"{name} is missing"
             if file_digest(path) != entry["sha256"]:
                 return f"{name} does not match its SHA-256"
+        for path in sorted(folder.rglob("*")):
+            name = path.relative_to(folder).as_posix()
+            if name not in manifest["files"] and _is_read_by_loaders(path):
+                return f"{name} is not listed in {MANIFEST}, so it was added later"
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return f"{MANIFEST} is missing or damaged"
     return None
+
+
+def _is_read_by_loaders(path: Path) -> bool:
+    """Returns whether loading a model or a tokenizer might read a file with this name.
+
+    Cards, plots, ONNX files and the hidden files of file managers may be added later. They change nothing.
+    """
+    if path.name == MANIFEST or path.name.startswith("."):
+        return False
+    return path.suffix in _LOADED_SUFFIXES or path.name == "vocab.txt"

@@ -13,7 +13,7 @@ from tiny_models import save_model, word_tokenizer
 from transformers import AutoModelForQuestionAnswering
 
 from bert_repro.configs import SquadConfig
-from bert_repro.finetuning import run
+from bert_repro.finetuning import outputs, run
 from bert_repro.finetuning.data import encode
 from bert_repro.models.loading import load_tokenizer
 from bert_repro.tasks import TASKS
@@ -43,7 +43,7 @@ def members(first: Path, *others: Path) -> list[object]:
 
 def test_answers_are_those_of_logits_averaged_by_hand(answering, questions, tmp_path, monkeypatch):
     """At three windows at once, questions of several windows begin in one chunk and end in the next."""
-    monkeypatch.setattr(run, "FEATURES_AT_ONCE", 3)
+    monkeypatch.setattr(outputs, "FEATURES_AT_ONCE", 3)
     loaded, load = [], run.load_model
     monkeypatch.setattr(run, "load_model", lambda *given, **more: (loaded.append(given), load(*given, **more))[1])
     command = "--task_name squad --do_eval --max_seq_length 32 --max_query_length 16 --doc_stride 8 --data_dir"
@@ -59,14 +59,14 @@ def test_answers_are_those_of_logits_averaged_by_hand(answering, questions, tmp_
     features = encode(task, dataset, tokenizer, 32)
     assert len(features) > len(dataset)
     models = [AutoModelForQuestionAnswering.from_pretrained(folder).eval() for folder in answering]
-    outputs = []
+    head_outputs = []
     with torch.no_grad():
         for row in features:
             inputs = {name: torch.tensor([row[name]]) for name in ("input_ids", "token_type_ids")}
             scores = [model(**inputs) for model in models]
             logits = [torch.stack([one.start_logits[0], one.end_logits[0]], dim=1) for one in scores]
-            outputs.append(np.mean([one.numpy() for one in logits], axis=0, dtype=np.float64).astype(np.float32))
-    predictions = task.postprocess(dataset, features, outputs)
+            head_outputs.append(np.mean([one.numpy() for one in logits], axis=0, dtype=np.float64).astype(np.float32))
+    predictions = task.postprocess(dataset, features, head_outputs)
     written = json.loads((tmp_path / "run" / "predictions.json").read_text())
     assert list(written.values()) == predictions["prediction"]
     assert results(tmp_path / "run")["metrics"] == task.score(predictions, dataset)
@@ -83,9 +83,9 @@ def test_what_cannot_be_an_ensemble(world, answering, questions, tmp_path, refus
     headless = save_member(world, tmp_path / "headless", "ForMaskedLM", 7)
     common = ["--task_name squad --max_seq_length 80 --data_dir", questions, "--output_dir", tmp_path / "run"]
     for folders, doing, message in (
-        ([answering[0], short], "--do_eval", "--max_seq_length is 80; the model has 32 positions"),
+        ([answering[0], short], "--do_eval", "--max_seq_length 80 exceeds the 32 positions"),
         ([answering[0], headless], "--do_eval", f"--model_name_or_path {headless} does not contain qa_outputs.bias"),
-        ([answering[0], other], "--do_eval", f"--ensemble_with {other}: has another tokenizer than {answering[0]}"),
+        ([answering[0], other], "--do_eval", f"--ensemble_with {other} has another tokenizer than {answering[0]}"),
         ([answering[0], tmp_path / "no"], "--do_eval", f"--ensemble_with {tmp_path / 'no'}: no such folder"),
         (answering, "--do_train", "--ensemble_with and --do_train exclude each other"),
     ):

@@ -14,7 +14,7 @@ from tiny_models import save_model
 
 from bert_repro import BertReproConfig, BertReproModel
 from bert_repro.configs import NerConfig
-from bert_repro.finetuning.data import FeatureCache
+from bert_repro.finetuning.frozen_encoder import FeatureCache
 
 # One row of each kind; the others differ from these in the layers that they take, which test_bilstm.py sees.
 ROWS = ("concat_last_four", "weighted_all")

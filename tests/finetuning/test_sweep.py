@@ -88,6 +88,10 @@ def test_killed_in_the_middle_the_same_command_resumes(command, swept, tmp_path,
     assert caplog.text.count("Resuming from") == 1
     complete = scores(swept)
     assert scores(folder) == {name: complete[name] for name in scores(folder)} and len(scores(folder)) == 4
+    killed, uninterrupted = results(second), results(swept / "sweep" / CONFIGURATIONS[0] / "seed43")
+    assert killed.keys() == uninterrupted.keys()
+    of_folder = {"output_dir": "", "run_name": "", "save_steps": None}
+    assert killed["settings"] | of_folder == uninterrupted["settings"] | of_folder
 
 
 def test_a_run_that_is_not_finite_is_counted_and_without_any_other_the_sweep_says_so(command, tmp_path, capsys):
@@ -119,8 +123,8 @@ def test_a_folder_of_another_sweep_or_run_is_left_alone(command, swept, refused,
     (tmp_path / "file").touch()
     assert "is not empty" in refused(*command(tmp_path, GRID))
     typed = " ".join(command(swept, "--overwrite_output_dir")).replace("--train_batch_size", "--sweep_batch_sizes 4000")
-    assert "there are 64 training rows; lower those above" in refused(*typed.split())
-    assert "holds no sweep" in refused(*command(tmp_path, GRID, "--resume_from_checkpoint latest"))
+    assert "64 training rows" in refused(*typed.split())
+    assert "contains no sweep" in refused(*command(tmp_path, GRID, "--resume_from_checkpoint latest"))
     assert {path: path.stat().st_mtime_ns for path in swept.rglob("*") if path.is_file()} == before
 
 

@@ -9,12 +9,12 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 import torch
+from errors import user_error
 from running import recipe
 from tiny_models import NARROW, save_model
 from transformers import AutoModel, AutoTokenizer
 
-from bert_repro.errors import UserError
-from bert_repro.inference.features import read_texts
+from bert_repro.inference.loaded_model import read_texts
 
 TEXTS = ["the river runs slowly", "", "a bright stone", "green " * 40, "never under the glass"]
 LENGTH = 24
@@ -67,7 +67,5 @@ def test_texts_are_lines_or_the_column_of_a_table(tmp_path):
     packed = tmp_path / "texts.csv.gz"
     packed.write_bytes(gzip.compress(table.read_bytes()))
     assert list(read_texts(packed, "body")) == TEXTS
-    with pytest.raises(
-        UserError, match=r"no column 'text'; found id, body; name the column of text with --text_column"
-    ):
+    with user_error("'text'", "id, body", "--text_column"):
         list(read_texts(table, "text"))

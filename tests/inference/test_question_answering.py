@@ -11,7 +11,7 @@ from tiny_models import word_model, word_tokenizer
 import bert_repro
 from bert_repro.configs import SquadConfig
 from bert_repro.finetuning.data import encode
-from bert_repro.finetuning.run import output_rows
+from bert_repro.finetuning.outputs import output_rows
 from bert_repro.inference.pipelines import ExtractiveQuestionAnsweringPipeline
 from bert_repro.tasks.squad_task import SQUAD, SQUAD_V2
 

@@ -88,9 +88,12 @@ def test_a_bad_pair_is_one_line_and_code_2(folder, tmp_path, refused):
     path = tmp_path / "pairs.jsonl"
     arguments = ["--model_name_or_path", folder, "--minimal_pairs", path, "--output_dir", tmp_path / "out"]
     for line, reason in (
-        ('{"sentence_good": "the cat", "sentence_bad": " "}', "line 2: no text in field 'sentence_bad'"),
+        ('{"sentence_good": "the cat", "sentence_bad": " "}', "line 2: the field 'sentence_bad' has no text"),
         ("the cat", "line 2: is not valid JSON"),
-        (json.dumps({"sentence_good": "cat " * 20, "sentence_bad": "it"}), "line 2: has 20 tokens; the model reads 14"),
+        (
+            json.dumps({"sentence_good": "cat " * 20, "sentence_bad": "it"}),
+            "line 2 has 20 tokens, but the model reads 14",
+        ),
     ):
         path.write_text(json.dumps({"sentence_good": "it", "sentence_bad": "a"}) + "\n" + line + "\n", encoding="utf-8")
         error = refused("score_sentences", *arguments)

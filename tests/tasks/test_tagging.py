@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerFast
 
 from bert_repro.configs import NerConfig
 from bert_repro.finetuning.data import encode
-from bert_repro.finetuning.run import output_rows
+from bert_repro.finetuning.outputs import output_rows
 from bert_repro.tasks import SPLIT_ROWS, metrics, tagging
 from bert_repro.tasks.tag_schemes import to_bio
 from bert_repro.tasks.tagging import CONLL2003, TAGS

@@ -164,7 +164,7 @@ def test_peft_is_named_where_it_is_not_installed(world, base, tmp_path, monkeypa
 
 def test_settings_that_cannot_be(world, base, tmp_path, refused):
     assert "--peft lora" in refused(*command(world, base, tmp_path / "run", "--lora_r 4"))
-    assert "lora needs --do_train" in refused(*command(world, base, tmp_path, "--peft lora --do_train false"))
+    assert "lora requires --do_train" in refused(*command(world, base, tmp_path, "--peft lora --do_train false"))
 
 
 def test_an_adapter_alone_is_no_model_and_another_run_does_not_resume_from_it(world, tuned, tmp_path, refused, base):

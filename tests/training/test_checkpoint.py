@@ -17,6 +17,7 @@ from toy import ToyConfig, make_trainer
 from transformers import AutoModel
 
 from bert_repro.errors import NonFiniteError
+from bert_repro.models.loading import require_undamaged
 from bert_repro.training import checkpoint
 from bert_repro.training.best_model import BestModel
 from bert_repro.training.resume import require_same_data
@@ -58,6 +59,27 @@ def test_a_damaged_file_is_found_and_the_next_checkpoint_used(copy, name, harm, 
     assert "step-4" in caplog.text and path.name in caplog.text
     with user_error(path.name, setting="resume_from_checkpoint"):
         checkpoint.find(copy, str(copy / "checkpoints/step-4"))
+
+
+@pytest.mark.parametrize(
+    ("name", "is_damage"),
+    [
+        ("added_tokens.json", True),
+        ("trainer_state/more.safetensors", True),
+        ("README.md", False),
+        ("onnx/x.onnx", False),
+    ],
+)
+def test_a_file_that_was_added_later_is_refused_if_a_loader_might_read_it(copy, name, is_damage):
+    folder = copy / "checkpoints/step-4"
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_text("{}")
+    assert checkpoint.find(copy, "latest").name == ("step-2" if is_damage else "step-4")
+    if is_damage:
+        with user_error(folder, name, setting="resume_from_checkpoint"):
+            checkpoint.find(copy, str(folder))
+        with user_error(name):
+            require_undamaged(folder)
 
 
 def test_a_folder_left_by_a_kill_is_no_checkpoint_and_goes_with_the_next_one(copy: Path) -> None:

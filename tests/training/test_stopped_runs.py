@@ -22,7 +22,7 @@ from bert_repro.utils.files import UNFINISHED, find_damage, step_of
 
 RECIPES = ("run_pretraining", "run_glue", "run_squad")
 TRAIN = "--do_train --do_eval --do_predict --train_batch_size 8 --bias_correction true --learning_rate 5e-3"
-FINETUNED, PRETRAINED = "bert_repro.finetuning.run:", "bert_repro.pretraining."
+FINETUNED, PRETRAINED = "bert_repro.finetuning.", "bert_repro.pretraining."
 TRAINER = "bert_repro.training.trainer:Trainer."
 TASKS = "bert_repro.tasks."
 # Stage -> the function before whose call it stops, of all recipes or of each.
@@ -33,12 +33,12 @@ STAGES: dict[str, tuple[str, ...]] = {
         f"{TASKS}classification:ClassificationTask.encode_batch",
         f"{TASKS}squad_task:SquadTask.encode_batch",
     ),
-    "loading the model": (f"{PRETRAINED}run:build_model", *[f"{FINETUNED}load_model"] * 2),
+    "loading the model": (f"{PRETRAINED}run:build_model", *[f"{FINETUNED}run:load_model"] * 2),
     "first step": (f"{TRAINER}_backward",),
     "training": (f"{TRAINER}_update",),  # its second call
     "writing a checkpoint": ("bert_repro.training.checkpoint:write_manifest",),
     "before the evaluation": ("bert_repro.training.adapters:merge_and_save",),
-    "evaluation": (f"{PRETRAINED}evaluation:MlmBreakdown.add", *[f"{FINETUNED}FinetuningRun._outputs_of"] * 2),
+    "evaluation": (f"{PRETRAINED}evaluation:MlmBreakdown.add", *[f"{FINETUNED}outputs:HeadOutputs._outputs_of"] * 2),
     "prediction": (
         "bert_repro.training.run:plot_training",
         f"{TASKS}classification:ClassificationTask.write_predictions",

@@ -1,0 +1,109 @@
+"""Writes the records of `predict`: as CSV, TSV, JSON lines, Parquet, or tagged text.
+
+A part has the form of the output file, without the row of column names. So joining parts is copying their bytes; only
+Parquet is read and written again.
+"""
+
+import csv
+import io
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+from bert_repro.tasks.tagged_text import write_tagged_text
+from bert_repro.tasks.tagging import TAG_COLUMNS, WORD_COLUMNS
+
+Record = dict[str, Any]
+
+SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet", ".conll")
+_DELIMITERS = {".csv": ",", ".tsv": "\t"}
+
+
+def write_part(records: Sequence[Record], path: Path) -> None:
+    """Writes records in the form that the suffix of the path names."""
+    if path.suffix == ".parquet":
+        import pyarrow
+        from pyarrow import parquet
+
+        parquet.write_table(pyarrow.Table.from_pylist(list(records)), path)
+        return
+    with path.open("w", encoding="utf-8", newline="") as file:
+        if path.suffix == ".jsonl":
+            for record in records:
+                file.write(json.dumps(record, ensure_ascii=False) + "\n")
+        elif path.suffix == ".conll":
+            _write_tagged(records, file)
+        else:
+            writer = csv.DictWriter(file, list(records[0]), lineterminator="\n", delimiter=_DELIMITERS[path.suffix])
+            for record in records:
+                writer.writerow(_flat(record))
+
+
+def _flat(record: Record) -> Record:
+    """Returns a record for a row of a table: a list becomes one text."""
+    separator = " " if "words" in record else "|"
+    flat: Record = {}
+    for name, value in record.items():
+        # The right answers to a question have texts and positions.
+        if name == "answers":
+            flat[name] = json.dumps(value, ensure_ascii=False)
+        elif isinstance(value, list):
+            flat[name] = separator.join(map(str, value))
+        else:
+            flat[name] = value
+    return flat
+
+
+def _write_tagged(records: Sequence[Record], file: TextIO) -> None:
+    """Writes a word per line, its right tag if there is one, and its predicted tag, as conlleval reads it."""
+    names = (*WORD_COLUMNS, *TAG_COLUMNS, "prediction")
+    columns = [name for name in names if name in records[0]]
+    write_tagged_text(file, ([record[name] for name in columns] for record in records))
+
+
+def header(columns: Sequence[str], suffix: str) -> str:
+    """Returns the row of column names with which a table begins; empty for other forms."""
+    if suffix not in _DELIMITERS:
+        return ""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n", delimiter=_DELIMITERS[suffix]).writerow(columns)
+    return text.getvalue()
+
+
+def join_parts(parts: Sequence[Path], columns: Sequence[str], target: Path, *, suffix: str) -> None:
+    """Writes the output file from its parts.
+
+    Args:
+        parts: files from `write_part`, in order.
+        columns: the names of the columns.
+        target: the file to write.
+        suffix: the suffix of the parts.
+    """
+    if suffix == ".parquet":
+        _join_parquet(parts, target)
+        return
+    with target.open("wb") as file:
+        file.write(header(columns, suffix).encode())
+        for part in parts:
+            with part.open("rb") as source:
+                shutil.copyfileobj(source, file)
+
+
+def _join_parquet(parts: Sequence[Path], target: Path) -> None:
+    import pyarrow
+    from pyarrow import parquet
+
+    # A column that is empty in one part has no type there.
+    schemas = [parquet.read_schema(part) for part in parts]
+    schema = pyarrow.unify_schemas(schemas, promote_options="permissive")
+    with parquet.ParquetWriter(target, schema) as writer:
+        for table in map(parquet.read_table, parts):
+            writer.write_table(table.select(schema.names).cast(schema))
+
+
+def lines_of(part: Path) -> Iterator[str]:
+    """Yields the lines of a part, with their line ends."""
+    with part.open(encoding="utf-8", newline="") as file:
+        yield from file
