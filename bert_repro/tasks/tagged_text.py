@@ -11,8 +11,8 @@ refused. First the layout of the complete file is found (`find_layout`):
 4. A first column that only counts the words is left out.
 5. A last column of underscores means that there are no tags.
 
-Then its lines are read (`read_tagged_text`): comments are left out, and words are collected into sentences and
-documents. Large files can be read in parts with one layout.
+Then its lines are read (`tagged_sentences`): comments are left out, and words are collected into sentences and
+documents. Neither step needs the complete file in memory.
 """
 
 import csv
@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import IO, TYPE_CHECKING, NamedTuple, NotRequired, TypeAlias, TypedDict
 
 from bert_repro.errors import UserError
 from bert_repro.tasks.tag_schemes import find_notation, is_outside
@@ -61,6 +61,7 @@ class Layout:
         width: number of columns.
         word_column: index of the column that contains the words: 1 if the first one counts them, otherwise 0.
         has_tags: whether the last column contains tags.
+        has_documents: whether there are lines that begin a document.
         tags: the different texts of the last column.
         names_line: number of the line that contains the names of the columns, or None.
     """
@@ -69,6 +70,7 @@ class Layout:
     width: int
     word_column: int
     has_tags: bool
+    has_documents: bool
     tags: frozenset[str]
     names_line: int | None
 
@@ -80,6 +82,20 @@ class Layout:
         if len(fields) != self.width or self.word_column > 0:
             return True
         return fields[-1] not in self.tags and any("=" in text for text in fields[1:])
+
+
+class TaggedSentence(TypedDict):
+    """A sentence of tagged text.
+
+    Args:
+        words: the words.
+        tags: the tag of each word, if the file has tags.
+        document: number of the document from 0, if the file marks documents.
+    """
+
+    words: list[str]
+    tags: NotRequired[list[str]]
+    document: NotRequired[int]
 
 
 class _Row(NamedTuple):
@@ -101,52 +117,59 @@ class _Row(NamedTuple):
 # --- Reading ----------------------------------------------------------------------------------------------------------
 
 
-def read_tagged_text(path: Path, lines: Lines | None = None, layout: Layout | None = None) -> "datasets.Dataset":
+def read_tagged_text(path: Path, lines: Lines | None = None) -> "datasets.Dataset":
     """Reads a file of tagged text; see the top of this module.
 
     Args:
         path: the file, also for messages.
         lines: the lines if they do not come from the file.
-        layout: the layout if the lines are a part of a larger file, which decides it; see `find_layout`.
 
     Returns:
-        A row per sentence: `words` and, if there is a column of tags, `tags`; `document` (a number from 0) if the lines
-        mark documents.
+        A row per sentence, with the columns of `TaggedSentence`.
 
     Raises:
         UserError: the file is missing, empty or not UTF-8, or its columns cannot be told apart.
     """
     import datasets
 
-    if layout is None:
-        all_lines = list(numbered_lines(path) if lines is None else lines)
-        lines = all_lines
-        layout = find_layout(path, lambda: all_lines)
-    elif lines is None:
-        lines = numbered_lines(path)
+    all_lines = list(numbered_lines(path) if lines is None else lines)
+    layout = find_layout(path, lambda: all_lines)
+    columns: dict[str, list[object]] = {"words": []}
+    if layout.has_tags:
+        columns["tags"] = []
+    if layout.has_documents:
+        columns["document"] = []
+    for sentence in tagged_sentences(path, all_lines, layout):
+        for name, value in sentence.items():
+            columns[name].append(value)
+    return datasets.Dataset.from_dict(columns)
 
-    words: list[list[str]] = []
-    tags: list[list[str]] = []
-    documents: list[int] = []
-    marks_documents = False
-    for sentence in _sentences(path, lines, layout):
+
+def tagged_sentences(path: Path, lines: Lines, layout: Layout) -> Iterator[TaggedSentence]:
+    """Yields the sentences of a file of tagged text one by one.
+
+    Args:
+        path: the file, for messages.
+        lines: all lines of the file.
+        layout: from `find_layout`.
+
+    Raises:
+        UserError: a line has another number of columns.
+    """
+    longest = 0
+    for rows in _sentences(path, lines, layout):
+        longest = max(longest, len(rows))
         # Most words and tags occur many times, and interned strings share their memory.
-        words.append([sys.intern(row.fields[layout.word_column]) for row in sentence])
-        tags.append([sys.intern(row.fields[-1]) for row in sentence])
-        # Sentences before the first mark belong to the first document.
-        documents.append(max(sentence[0].document, 0))
-        marks_documents = marks_documents or sentence[0].document >= 0
-
-    longest = max(map(len, words), default=0)
+        sentence = TaggedSentence(words=[sys.intern(row.fields[layout.word_column]) for row in rows])
+        if layout.has_tags:
+            sentence["tags"] = [sys.intern(row.fields[-1]) for row in rows]
+        # Sentences before the first mark belong to the first document. Without any mark, nothing is known about
+        # documents, and each sentence is read alone.
+        if layout.has_documents:
+            sentence["document"] = max(rows[0].document, 0)
+        yield sentence
     if longest > LONG_SENTENCE:
         logger.warning("%s: a sentence has %d words. Write an empty line after each sentence.", path, longest)
-    columns: dict[str, list[list[str]] | list[int]] = {"words": words}
-    if layout.has_tags:
-        columns["tags"] = tags
-    # Without a mark, nothing is known about documents, and each sentence is read alone.
-    if marks_documents:
-        columns["document"] = documents
-    return datasets.Dataset.from_dict(columns)
 
 
 def _sentences(path: Path, lines: Lines, layout: Layout) -> Iterator[list[_Row]]:
@@ -412,7 +435,15 @@ def find_layout(path: Path, read_lines: Callable[[], Lines]) -> Layout:
     if has_tags and contents.tags == {NO_TAG}:
         logger.info("%s: the last column contains only %s, so the words have no tags", path, NO_TAG)
         has_tags = False
-    return Layout(fields_of, contents.width, word_column, has_tags, frozenset(contents.tags), names_line)
+    return Layout(
+        fields_of,
+        width=contents.width,
+        word_column=word_column,
+        has_tags=has_tags,
+        has_documents=any(_begins_document(text) for _, text in _stripped_lines(read_lines())),
+        tags=frozenset(contents.tags),
+        names_line=names_line,
+    )
 
 
 def _find_names_line(path: Path, rows: Iterator[_Row]) -> int | None:
@@ -502,6 +533,28 @@ def write_tagged_text(file: IO[str], sentences: Iterable[Sequence[Sequence[str]]
         for line in zip(*columns, strict=True):
             file.write(separator.join(line) + "\n")
         file.write("\n")
+
+
+def join_written_text(parts: Sequence[Path], target: Path) -> None:
+    """Joins files of `write_tagged_text`, with the same separator in the complete result.
+
+    Args:
+        parts: the files, in order.
+        target: the file to write.
+    """
+    uses_tabs = any(_has_tab(part) for part in parts)
+    with target.open("w", encoding="utf-8", newline="") as file:
+        for part in parts:
+            # In a part without tabs, no word contains a space, so every space separates columns.
+            replaces_spaces = uses_tabs and not _has_tab(part)
+            with part.open(encoding="utf-8", newline="") as source:
+                for line in source:
+                    file.write(line.replace(" ", "\t") if replaces_spaces else line)
+
+
+def _has_tab(path: Path) -> bool:
+    with path.open(encoding="utf-8", newline="") as file:
+        return any("\t" in line for line in file)
 
 
 def read_written_text(path: Path) -> list[list[list[str]]]:

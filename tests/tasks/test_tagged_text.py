@@ -12,7 +12,7 @@ from errors import user_error
 from bert_repro.configs import NerConfig
 from bert_repro.tasks import configured_task
 from bert_repro.tasks.data import read_file
-from bert_repro.tasks.tagged_text import find_layout, read_tagged_text
+from bert_repro.tasks.tagged_text import join_written_text, write_tagged_text
 from bert_repro.tasks.tagging import CONLL2003, TAGS
 
 SENTENCES = [(["Ada", "saw", "Rome"], ["B-PER", "O", "B-LOC"]), (["She", "sang"], ["O", "O"])]
@@ -121,19 +121,26 @@ def test_numbers_are_words_if_they_do_not_count(tmp_path: Path) -> None:
     assert read(tmp_path, "1 Ada B-PER\nsaw it O\n")["words"][:] == [["1", "saw"]]
 
 
-def test_a_part_of_a_file_is_read_with_the_layout_of_the_file(tmp_path: Path) -> None:
-    # No part alone says that words are counted through the file, that words contain spaces, or that _ is a tag.
+def test_all_lines_together_decide_the_layout(tmp_path: Path) -> None:
+    # No sentence alone says that words are counted through the file, that words contain spaces, or that _ is a tag.
     content = "id\ttoken\ttag\n0\tAda\tB-PER\n1\tsaw\t_\n\n2\tNew York\t_\n\n# x\n3\tShe\t_\n4\tsang\t_\n"
-    path = tmp_path / "x.txt"
-    path.write_text(content)
-    lines = list(enumerate(content.splitlines(), start=1))
-    layout = find_layout(path, lambda: lines)
-    whole = read_file(path, tagged=True)
-    parts = [read_tagged_text(path, part, layout) for part in (lines[:4], lines[4:6], lines[6:])]
-    assert [row for part in parts for row in part] == list(whole)
-    assert whole["words"][:] == [["Ada", "saw"], ["New York"], ["She", "sang"]]
-    with user_error("line 12", "has 2 columns"):
-        read_tagged_text(path, [(12, "9\tAda")], layout)
+    assert sentences(read(tmp_path, content)) == [
+        (["Ada", "saw"], ["B-PER", "_"]), (["New York"], ["_"]), (["She", "sang"], ["_", "_"]),
+    ]  # fmt: skip
+
+
+def test_parts_are_joined_with_one_separator(tmp_path: Path) -> None:
+    parts = []
+    for number, words in enumerate((["Ada", "saw"], ["New York"], [], ["She"])):
+        parts.append(tmp_path / f"{number}.conll")
+        with parts[-1].open("w") as file:
+            write_tagged_text(file, [[words, ["O"] * len(words), ["B-X"] * len(words)]])
+    join_written_text(parts, tmp_path / "x.conll")
+    assert {line.count("\t") for line in (tmp_path / "x.conll").read_text().splitlines() if line} == {2}
+    again = read_file(tmp_path / "x.conll", tagged=True)
+    assert again["words"][:] == [["Ada", "saw"], ["New York"], ["She"]]
+    join_written_text(parts[:1], tmp_path / "y.conll")
+    assert (tmp_path / "y.conll").read_bytes() == parts[0].read_bytes()
 
 
 @pytest.mark.parametrize("end", ["\n", "\r", "\r\n"])
