@@ -261,8 +261,9 @@ class _Separators:
         widths_by_tabs: the numbers of columns, divided at tabs.
         widths_by_white_space: the numbers of columns, divided at spaces and tabs.
         first_line: the first line with a word, and its number.
-        all_quoted: whether every field that begins with a quotation mark is completely in quotation marks.
+        all_quotes_close: whether every field that begins with a quotation mark is completely in quotation marks.
         has_quotes_of_tables: whether a field is in quotation marks although it is not a quoted word.
+        quotes_every_field: whether all fields of all lines are in quotation marks.
     """
 
     num_lines: int = 0
@@ -270,8 +271,9 @@ class _Separators:
     widths_by_tabs: set[int] = field(default_factory=set)
     widths_by_white_space: set[int] = field(default_factory=set)
     first_line: tuple[int, str] = (0, "")
-    all_quoted: bool = True
+    all_quotes_close: bool = True
     has_quotes_of_tables: bool = False
+    quotes_every_field: bool = True
 
     def add(self, number: int, text: str) -> None:
         """Looks at one line."""
@@ -284,13 +286,16 @@ class _Separators:
             self.widths_by_white_space.add(len(_fields_by_white_space(text)))
         if '"' in text:
             self._add_quotes(text)
+        else:
+            self.quotes_every_field = False
 
     def _add_quotes(self, text: str) -> None:
         for field_text in text.split("\t"):
             if not field_text.startswith('"'):
+                self.quotes_every_field = False
                 continue
             if not _QUOTED_FIELD.fullmatch(field_text):
-                self.all_quoted = False
+                self.all_quotes_close = False
                 continue
             # Spreadsheets and pandas put a field that contains a comma or a quotation mark into quotation marks, and
             # double those inside. A text may contain a quoted word ("Yes"), but hardly one of these.
@@ -298,23 +303,34 @@ class _Separators:
             if content == "," or '""' in content or _NUMBER_WITH_COMMA.fullmatch(content):
                 self.has_quotes_of_tables = True
 
+    @property
+    def uses_quotes(self) -> bool:
+        """Whether quotation marks are those of a spreadsheet or of pandas, and not part of the text."""
+        # A file with only one column has no tabs, but a spreadsheet still writes quotation marks.
+        has_equal_lines = self.num_with_tabs in (0, self.num_lines)
+        if not has_equal_lines or not self.all_quotes_close:
+            return False
+        return self.has_quotes_of_tables or (self.quotes_every_field and self.num_lines > 1)
+
 
 def _find_division(path: Path, lines: Lines) -> Callable[[str], list[str]]:
     """Returns the function that divides a line of the file into its columns."""
     separators = _Separators()
-    comments = _Separators()
+    hash_lines = _Separators()
     for number, text in _stripped_lines(lines):
         if not text or _begins_document(text):
             continue
-        # Comments need not have columns. They only count if there are no other lines.
-        (comments if text.startswith("#") else separators).add(number, text)
+        # Comments need not have columns, so lines that may be comments only count if there are no others.
+        if text.startswith("#"):
+            hash_lines.add(number, text)
+        else:
+            separators.add(number, text)
     if not separators.num_lines:
-        separators = comments
+        separators = hash_lines
 
-    # A file with only one column has no tabs, but a spreadsheet still writes quotation marks.
-    has_tabs = 0 < separators.num_with_tabs == separators.num_lines
-    if separators.all_quoted and separators.has_quotes_of_tables and (has_tabs or not separators.num_with_tabs):
+    if separators.uses_quotes:
         return _fields_by_quotes
+    has_tabs = 0 < separators.num_with_tabs == separators.num_lines
     if not has_tabs or separators.widths_by_tabs == separators.widths_by_white_space:
         return _fields_by_white_space
 
@@ -379,14 +395,15 @@ class _ColumnContents:
         self.num_words += len(sentence)
         self.longest = max(self.longest, len(sentence))
         self.names_sentences = self.names_sentences and len(set(first_column)) == 1
-        # Most files end the following with their first word, which is not a number.
+        # In most files the first sentence already contains a word that is not a number.
         if not self.has_only_numbers:
             return
         self.has_only_numbers = all(_WORD_NUMBER.fullmatch(text) for text in first_column)
-        self.counts_sentences = (
-            self.counts_sentences and first_column[0] in ("0", "1") and _is_count(first_column, first_column[0])
-        )
-        self.counts_file = self.counts_file and _is_count(first_column, self._next_number)
+        begins_count = first_column[0] in ("0", "1")
+        if not begins_count or not _is_count(first_column, first_column[0]):
+            self.counts_sentences = False
+        if not _is_count(first_column, self._next_number):
+            self.counts_file = False
         if self.counts_file:
             self._next_number = str(int(first_column[-1]) + 1)
 

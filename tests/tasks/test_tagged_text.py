@@ -69,6 +69,11 @@ def test_a_file_of_a_spreadsheet_loses_its_quotes(tmp_path: Path, quoting: Any) 
     assert read_file(path, tagged=True)["words"][:] == [words]
 
 
+def test_a_file_in_which_every_field_is_quoted_loses_its_quotes(tmp_path: Path) -> None:
+    content = '"Ada"\t"B-PER"\n"saw"\t"O"\n"Rome"\t"B-LOC"\n""\t""\n"She"\t"O"\n"sang"\t"O"\n'
+    assert sentences(read(tmp_path, content)) == SENTENCES
+
+
 def test_a_comma_in_quotes_is_excels(tmp_path: Path) -> None:
     assert read(tmp_path, 'Yes\tO\n","\tO\nAda\tB-PER\n')["words"][:] == [["Yes", ",", "Ada"]]
     assert read(tmp_path, 'Yes\n","\nAda\n')["words"][:] == [["Yes", ",", "Ada"]]
