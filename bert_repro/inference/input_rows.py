@@ -25,7 +25,7 @@ from bert_repro.tasks.data import (
     tsv_rows,
     uses_csv_quoting,
 )
-from bert_repro.tasks.tagged_text import read_tagged_text
+from bert_repro.tasks.tagged_text import find_layout, tagged_sentences
 from bert_repro.utils.readers import json_rows
 
 if TYPE_CHECKING:
@@ -284,11 +284,12 @@ def json_line_rows(read_lines: LineReader, where: str) -> Iterator[Row] | None:
 
 
 def tagged_rows(read_lines: LineReader, where: str) -> Iterator[Row]:
-    """Yields the sentences of tagged text, with the columns of `tasks.tagged_text.read_tagged_text`.
-
-    The file is read as a whole: which of its columns are words and tags can only be told from all of its lines.
+    """Yields the sentences of tagged text, with the columns of `tasks.tagged_text.TaggedSentence`.
 
     Raises:
         UserError: the columns cannot be told apart.
     """
-    yield from read_tagged_text(Path(where), read_lines())
+    # Only all lines together tell which columns are words and tags.
+    layout = find_layout(Path(where), read_lines)
+    for sentence in tagged_sentences(Path(where), read_lines(), layout):
+        yield {**sentence}

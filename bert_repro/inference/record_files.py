@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from bert_repro.tasks.tagged_text import write_tagged_text
+from bert_repro.tasks.tagged_text import join_written_text, write_tagged_text
 from bert_repro.tasks.tagging import TAG_COLUMNS, WORD_COLUMNS
 
 Record = dict[str, Any]
@@ -83,6 +83,9 @@ def join_parts(parts: Sequence[Path], columns: Sequence[str], target: Path, *, s
     """
     if suffix == ".parquet":
         _join_parquet(parts, target)
+        return
+    if suffix == ".conll":
+        join_written_text(parts, target)
         return
     with target.open("wb") as file:
         file.write(header(columns, suffix).encode())

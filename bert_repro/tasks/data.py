@@ -28,7 +28,8 @@ from bert_repro.tasks.columns import texts as texts
 from bert_repro.tasks.columns import values as values
 from bert_repro.tasks.held_out import held_out_rows as held_out_rows
 from bert_repro.tasks.held_out import hold_out as hold_out
-from bert_repro.tasks.tagged_text import read_tagged_text
+from bert_repro.tasks.tagged_text import DOCUMENT_START as DOCUMENT_START
+from bert_repro.tasks.tagged_text import read_tagged_text as read_tagged_text
 from bert_repro.utils.readers import first_line, format_of, json_rows, numbered_lines, shown
 
 if TYPE_CHECKING:

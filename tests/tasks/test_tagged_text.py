@@ -12,6 +12,7 @@ from errors import user_error
 from bert_repro.configs import NerConfig
 from bert_repro.tasks import configured_task
 from bert_repro.tasks.data import read_file
+from bert_repro.tasks.tagged_text import join_written_text, write_tagged_text
 from bert_repro.tasks.tagging import CONLL2003, TAGS
 
 SENTENCES = [(["Ada", "saw", "Rome"], ["B-PER", "O", "B-LOC"]), (["She", "sang"], ["O", "O"])]
@@ -68,6 +69,11 @@ def test_a_file_of_a_spreadsheet_loses_its_quotes(tmp_path: Path, quoting: Any) 
     assert read_file(path, tagged=True)["words"][:] == [words]
 
 
+def test_a_file_in_which_every_field_is_quoted_loses_its_quotes(tmp_path: Path) -> None:
+    content = '"Ada"\t"B-PER"\n"saw"\t"O"\n"Rome"\t"B-LOC"\n""\t""\n"She"\t"O"\n"sang"\t"O"\n'
+    assert sentences(read(tmp_path, content)) == SENTENCES
+
+
 def test_a_comma_in_quotes_is_excels(tmp_path: Path) -> None:
     assert read(tmp_path, 'Yes\tO\n","\tO\nAda\tB-PER\n')["words"][:] == [["Yes", ",", "Ada"]]
     assert read(tmp_path, 'Yes\n","\nAda\n')["words"][:] == [["Yes", ",", "Ada"]]
@@ -118,6 +124,34 @@ def test_numbers_are_words_if_they_do_not_count(tmp_path: Path) -> None:
     assert read(tmp_path, "1984 B-WORK\n\n12 O\n")["words"][:] == [["1984"], ["12"]]
     assert read(tmp_path, "1 O O\n2 B-X O\n3 I-X O\n")["words"][:] == [["1", "2", "3"]]
     assert read(tmp_path, "1 Ada B-PER\nsaw it O\n")["words"][:] == [["1", "saw"]]
+
+
+def test_all_lines_together_decide_the_layout(tmp_path: Path) -> None:
+    # No sentence alone says that words are counted through the file, that words contain spaces, or that _ is a tag.
+    content = "id\ttoken\ttag\n0\tAda\tB-PER\n1\tsaw\t_\n\n2\tNew York\t_\n\n# x\n3\tShe\t_\n4\tsang\t_\n"
+    assert sentences(read(tmp_path, content)) == [
+        (["Ada", "saw"], ["B-PER", "_"]), (["New York"], ["_"]), (["She", "sang"], ["_", "_"]),
+    ]  # fmt: skip
+
+
+def test_parts_are_joined_with_one_separator(tmp_path: Path) -> None:
+    parts = []
+    for number, words in enumerate((["Ada", "saw"], ["New York"], [], ["She"])):
+        parts.append(tmp_path / f"{number}.conll")
+        with parts[-1].open("w") as file:
+            write_tagged_text(file, [[words, ["O"] * len(words), ["B-X"] * len(words)]])
+    join_written_text(parts, tmp_path / "x.conll")
+    assert {line.count("\t") for line in (tmp_path / "x.conll").read_text().splitlines() if line} == {2}
+    again = read_file(tmp_path / "x.conll", tagged=True)
+    assert again["words"][:] == [["Ada", "saw"], ["New York"], ["She"]]
+    join_written_text(parts[:1], tmp_path / "y.conll")
+    assert (tmp_path / "y.conll").read_bytes() == parts[0].read_bytes()
+
+
+@pytest.mark.parametrize("end", ["\n", "\r", "\r\n"])
+def test_line_numbers_are_those_of_an_editor(tmp_path: Path, end: str) -> None:
+    with user_error("line 4", "oh"):
+        read(tmp_path, end.join(["Ada O", "", "saw O", "oh", "Rome O", ""]))
 
 
 def test_a_hash_sign_is_a_word_if_it_has_a_tag(tmp_path: Path) -> None:
