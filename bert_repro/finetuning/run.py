@@ -27,6 +27,7 @@ from bert_repro.configs.presets import FEATURE_BILSTM_LAYERS, FEATURE_BILSTM_SIZ
 from bert_repro.errors import UserError, flag
 from bert_repro.finetuning.batch_source import FinetuningSource, ModelInputs
 from bert_repro.finetuning.data import Split, SplitCache, SplitReader, content_digest
+from bert_repro.finetuning.error_analysis import class_scores, never_predicted, predictions_file, wrong_rows
 from bert_repro.finetuning.frozen_encoder import FeatureCache
 from bert_repro.finetuning.head_labels import relabel_head, trained_labels
 from bert_repro.finetuning.outputs import HeadOutputs
@@ -47,6 +48,7 @@ from bert_repro.training.best_model import BestModel
 from bert_repro.training.optimizer import freeze
 from bert_repro.training.run import load_model
 from bert_repro.training.trainer import Trainer
+from bert_repro.utils.readers import listed
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -454,6 +456,8 @@ class FinetuningRun:
         files: list[Path] = []
         if self.accelerator.is_main_process:
             files = self.task.write_predictions(self.config.output_dir, name, examples, predictions)
+            if "metrics" in results:
+                self._log_wrong_rows(name, results)
         results |= {"rows": len(examples), "truncated": self.task.count_truncated(split.features)}
         results["files"] = [path.name for path in files]
         return results
@@ -468,9 +472,25 @@ class FinetuningRun:
             "published_rows": self.task.published_rows(name),
         }
         details = self.task.score_details(predictions, split.examples)
+        # Entities have a table of their own, in which words do not count one by one.
+        if "confusion_matrix" in details and "entities" not in details:
+            labels, matrix = details["labels"], details["confusion_matrix"]
+            details["classes"] = class_scores(labels, matrix)
+            missing = never_predicted(labels, matrix)
+            if missing:
+                details["never_predicted"] = missing
+                logger.warning("%s %s: the model never predicts %s.", self.task.name, name, listed(missing))
         if details:
             results["details"] = details
         return results
+
+    def _log_wrong_rows(self, name: str, results: Mapping[str, Any]) -> None:
+        """Logs how many rows of a scored split are wrong, and where to read them."""
+        path = predictions_file(Path(self.config.output_dir), name)
+        # A number is neither right nor wrong.
+        if path is None or "pearson" in results["metrics"]:
+            return
+        logger.info("%s: %d of %d wrong: %s", name, len(wrong_rows(path)), results["rows_scored"], path)
 
     def _warn_of_degenerate_run(self, name: str) -> None:
         logger.warning(
