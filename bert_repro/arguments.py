@@ -18,7 +18,7 @@ from typing import Any, NoReturn, TypeVar, get_args, get_origin
 from transformers.hf_argparser import HfArgumentParser
 
 from bert_repro.configs import Config, Phase, TextSource
-from bert_repro.configs.base import choices_of, did_you_mean, type_hints
+from bert_repro.configs.base import choices_of, did_you_mean, help_of, type_hints
 from bert_repro.configs.presets import preset_names, preset_values
 from bert_repro.configs.upstream_flags import upstream_advice
 from bert_repro.errors import UserError
@@ -274,7 +274,7 @@ class _Parser(HfArgumentParser):  # type: ignore[misc]
     def _help_text(self, name: str) -> str:
         """Returns the help of a setting with its default, or with the note that it must be given."""
         item = self._config_class.__dataclass_fields__[name]
-        text, default = str(item.metadata["help"]), item.default
+        text, default = help_of(self._config_class, name), item.default
         if name in self._config_class.REQUIRED and not default:
             return f"{text} (required)"
         if default in (None, "", (), False) or "default" in text.lower():

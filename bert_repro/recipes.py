@@ -128,6 +128,6 @@ RECIPES = {
     "seen": Recipe(configs.SeenConfig, "reproduction.seen:seen"),
     "make_glue_zip": Recipe(configs.GlueZipConfig, "tasks.glue_leaderboard:make_glue_zip"),
     "score_squad": Recipe(configs.SquadScoringConfig, "tasks.squad_scoring:score_squad"),
-    "convert_triviaqa": Recipe(configs.TriviaqaConfig, "tasks.squad_windows:convert_triviaqa"),
+    "convert_triviaqa": Recipe(configs.TriviaqaConfig, "conversion.triviaqa:convert_triviaqa"),
 }
 """Name -> recipe, in the order in which a newcomer meets them."""

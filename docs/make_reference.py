@@ -7,7 +7,7 @@ from typing import Any
 
 import bert_repro
 from bert_repro import configs
-from bert_repro.configs.base import choices_of
+from bert_repro.configs.base import choices_of, help_of
 from bert_repro.configs.presets import PRESETS
 from bert_repro.configs.upstream_flags import UPSTREAM_FLAGS
 from bert_repro.reproduction.claims import claims_page
@@ -63,7 +63,9 @@ def row(config_class: Any, name: str) -> tuple[str, str, str]:
     item, choices = config_class.__dataclass_fields__[name], choices_of(config_class, name)
     default = " ".join(map(str, item.default)) if isinstance(item.default, tuple) else str(item.default)
     default = default.lower() if isinstance(item.default, bool) else default
-    text = item.metadata["help"] + (f" One of {', '.join(f'`{choice}`' for choice in choices)}." if choices else "")
+    text = help_of(config_class, name)
+    if choices:
+        text += f" One of {', '.join(f'`{choice}`' for choice in choices)}."
     return f"`{name}`", f"`{default}`" if default not in ("", "None") else "", text
 
 

@@ -18,7 +18,6 @@ from errors import user_error
 import bert_repro
 from bert_repro import api
 from bert_repro.configs import GlueConfig, NerConfig, SquadConfig, SwagConfig
-from bert_repro.errors import UserError
 from bert_repro.finetuning.run import log_baselines
 
 MOODS = [{"text": "What a bright morning.", "label": "good"}, {"text": "The road was cold.", "label": "bad"}]
@@ -119,21 +118,21 @@ def test_columns_say_the_task_and_data_says_what_to_do(monkeypatch: pytest.Monke
 
 
 def test_bad_data_and_settings_are_one_line(tmp_path: Path) -> None:
-    for arguments, message in (
-        ({}, "no data: give train="),
-        ({"train": []}, "train=: no rows"),
-        ({"train": ["text"]}, "train=, row 1 is 'text', not a dict"),
-        ({"train": MOODS, "learning_rate": -1.0}, "^learning_rate=-1.0"),
-        ({"train": MOODS, "learning_rate": "1e-3"}, "^learning_rate is '1e-3'; it must be a number"),
-        ({"train": MOODS, "num_epochs": 2}, "^num_epochs is no setting here; did you mean num_train_epochs"),
-        ({"train": MOODS, "model_name": "m"}, "^model_name is no setting here; did you mean model\\?"),
-        ({"train": MOODS, "preset": "large"}, "^preset='large' is unknown.*glue"),
-        ({"train": MOODS, "model": "./none"}, "^model=../none.: no such folder"),
-        ({"train": [{"review": "Rain.", "label": "x"}]}, "name it with text_columns$"),
+    for arguments, *contained in (
+        ({}, "train=", "config="),
+        ({"train": []}, "train="),
+        ({"train": ["text"]}, "train=", "row 1", "'text'"),
+        ({"train": MOODS, "learning_rate": -1.0}, "learning_rate=-1.0"),
+        ({"train": MOODS, "learning_rate": "1e-3"}, "learning_rate", "'1e-3'"),
+        ({"train": MOODS, "num_epochs": 2}, "num_epochs", "num_train_epochs"),
+        ({"train": MOODS, "model_name": "m"}, "model_name", "model?"),
+        ({"train": MOODS, "preset": "large"}, "preset='large'", "glue"),
+        ({"train": MOODS, "model": "./none"}, "model='./none'"),
+        ({"train": [{"review": "Rain.", "label": "x"}]}, "text_columns", "review"),
     ):
-        with pytest.raises(UserError, match=rf"^[^\n]*{message}[^\n]*$"):
+        with user_error(*contained):
             bert_repro.finetune(**{"model": str(tmp_path), "output_dir": str(tmp_path / "out"), **arguments})
-    with pytest.raises(UserError, match="no such file; give texts as a list"):
+    with user_error("A warm evening.", setting="input_file"):
         bert_repro.predict(tmp_path, "A warm evening.")
 
 
@@ -146,7 +145,7 @@ def test_a_series_becomes_a_corpus_that_pretrain_takes_as_it_is(world, tmp_path:
     tiny = {"num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 1, "train_batch_size": 4}
     found = bert_repro.pretrain(corpus=corpus, max_steps=1, max_seq_length=32, output_dir=tmp_path / "bert", **tiny)
     assert found["train"]["steps"] == 1
-    with pytest.raises(UserError, match=r"^corpus is a Series; call prepare_corpus first$"):
+    with user_error("Series", setting="corpus"):
         bert_repro.pretrain(corpus=texts, max_steps=1, output_dir=tmp_path / "bert")
-    with pytest.raises(UserError, match=r"without a task"):
+    with user_error("bert"):
         found.predict(["A text."])

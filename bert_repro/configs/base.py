@@ -41,15 +41,22 @@ _PATHS = frozenset((*_MODELS, *_FILES, *_FOLDERS, *_OUTPUTS, "input_files", "che
 # --- Declaring settings -----------------------------------------------------------------------------------------------
 
 
-def setting(default: Any, help: str, *, decides_result: bool = True) -> Any:
+def setting(
+    default: Any,
+    help: str | Callable[[], str],
+    *,
+    decides_result: bool = True,
+    choices: Callable[[], tuple[str, ...]] | None = None,
+) -> Any:
     """Returns a dataclass field for a setting.
 
     Args:
         default: the default value; immutable.
-        help: one sentence, with the unit of a number.
+        help: one sentence, with the unit of a number; or a function that returns it when it is needed.
         decides_result: False if another value gives the same numbers up to rounding; a resumed run may change it.
+        choices: returns the allowed values, if they are not in the setting's type.
     """
-    return field(default=default, metadata={"help": help, "decides_result": decides_result})
+    return field(default=default, metadata={"help": help, "decides_result": decides_result, "choices": choices})
 
 
 @dataclass(frozen=True)
@@ -68,10 +75,11 @@ class Config:
             value = _normalized(name, getattr(self, name), hint)
             object.__setattr__(self, name, value)
             if name in self.REQUIRED and not value:
-                help_text = self.__dataclass_fields__[name].metadata["help"]
-                raise UserError(f"{flag(name)} is missing: {help_text}", setting=name)
+                raise UserError(f"{flag(name)} is missing: {help_of(type(self), name)}", setting=name)
             _require_type(name, value, hint)
-            _require_choice(name, value, hint)
+            # Empty values and None mean "not given". Finding out the choices can cost an import.
+            if value:
+                _require_choice(name, value, choices_of(type(self), name))
 
 
 def _normalized(name: str, value: Any, hint: Any) -> Any:
@@ -97,10 +105,9 @@ def _require_type(name: str, value: Any, hint: Any) -> None:
         raise UserError(f"{flag(name)} is {shown(value)}; it must be {kind}.", setting=name)
 
 
-def _require_choice(name: str, value: Any, hint: Any) -> None:
-    """Refuses a value that is not among the choices of a setting. Empty values and None mean "not given"."""
-    choices = _choices(hint)
-    if not choices or not value:
+def _require_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
+    """Refuses a value that is not among the choices of a setting, if it has any."""
+    if not choices:
         return
     for choice in value if isinstance(value, tuple) else (value,):
         if choice not in choices:
@@ -119,7 +126,16 @@ def type_hints(config_class: type[Config]) -> dict[str, Any]:
 
 def choices_of(config_class: type[Config], name: str) -> tuple[str, ...]:
     """Returns the values that a setting allows; empty if it allows any."""
+    choices: Callable[[], tuple[str, ...]] | None = config_class.__dataclass_fields__[name].metadata.get("choices")
+    if choices is not None:
+        return choices()
     return _choices(type_hints(config_class)[name])
+
+
+def help_of(config_class: type[Config], name: str) -> str:
+    """Returns the help text of a setting."""
+    text = config_class.__dataclass_fields__[name].metadata["help"]
+    return str(text() if callable(text) else text)
 
 
 def _choices(hint: Any) -> tuple[str, ...]:

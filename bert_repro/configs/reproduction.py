@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from bert_repro.configs.base import Config, require, require_positive, setting
+from bert_repro.configs.base import Config, require_positive, setting
 from bert_repro.configs.training import DryRunConfig
 from bert_repro.errors import UserError, flag
 
@@ -77,18 +77,30 @@ class StudyConfig(DryRunConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.model_name_or_path:
-            require(not self.corpus, f"--corpus {self.corpus} and --model_name_or_path exclude each other")
-            object.__setattr__(self, "table", self.table or TABLES_OF_A_MODEL)
-            others = " ".join(name for name in self.table if name not in TABLES_OF_A_MODEL)
-            require(
-                not others,
-                f"--table {others} compares pre-trainings; give --corpus in place of --model_name_or_path, or tables "
-                f"out of {' '.join(TABLES_OF_A_MODEL)}",
+            self._check_tables_of_models()
+        elif not self.table or not self.corpus:
+            raise UserError(
+                f"A study needs {flag('table')} and {flag('corpus')}, or finished models with "
+                f"{flag('model_name_or_path')}.",
+                setting="corpus" if self.table else "table",
             )
-        require(
-            bool(self.model_name_or_path or (self.table and self.corpus)),
-            "--table or --corpus is missing: give both, or finished models with --model_name_or_path",
-        )
+
+    def _check_tables_of_models(self) -> None:
+        """Completes and checks the tables of a study that starts from finished models."""
+        if self.corpus:
+            raise UserError(
+                f"{flag('corpus', self.corpus)} and {flag('model_name_or_path')} exclude each other. Leave one out.",
+                setting="corpus",
+            )
+        # The class is frozen for its users.
+        object.__setattr__(self, "table", self.table or TABLES_OF_A_MODEL)
+        others = [name for name in self.table if name not in TABLES_OF_A_MODEL]
+        if others:
+            raise UserError(
+                f"{flag('table', others)} compares pre-trainings. Pass {flag('corpus')} instead of "
+                f"{flag('model_name_or_path')}, or choose tables from {' '.join(TABLES_OF_A_MODEL)}.",
+                setting="table",
+            )
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from bert_repro.configs.base import Config, require, require_fraction, require_positive, setting
 from bert_repro.configs.finetuning import CustomDataConfig
+from bert_repro.configs.task_names import task_choices, task_help
 from bert_repro.errors import UserError, flag
 
 
@@ -34,16 +36,7 @@ class GlueConfig(CustomDataConfig):
     MNLI-m, 86.7 MRPC, 92.7 SST-2. Estimated for one modern GPU: a minute for MRPC, under an hour for MNLI.
     """
 
-    task_name: Literal[
-        "", "cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli", "ax",
-        "boolq", "cb", "wic", "paws", "hans", "anli_r1", "anli_r2", "anli_r3",
-        "xnli_ar", "xnli_bg", "xnli_de", "xnli_el", "xnli_en", "xnli_es", "xnli_fr", "xnli_hi",
-        "xnli_ru", "xnli_sw", "xnli_th", "xnli_tr", "xnli_ur", "xnli_vi", "xnli_zh",
-    ] = setting(
-        "",
-        "GLUE: cola sst2 mrpc stsb qqp mnli qnli rte wnli ax. Not of the paper: boolq cb wic paws hans anli_r1 (to r3) "
-        "xnli_en (to zh).",
-    )  # fmt: skip
+    task_name: str = setting("", partial(task_help, "GlueConfig"), choices=partial(task_choices, "GlueConfig"))
     text_columns: tuple[str, ...] = setting(
         (), "Custom data: one or two columns of text; default: text, or text_a and text_b."
     )
@@ -104,7 +97,7 @@ class SwagConfig(CustomDataConfig):
     --data_dir from its train.csv and val.csv. Dev accuracy: 81.6 (BERT-base), 86.6 (BERT-large); chance is 25.
     """
 
-    task_name: Literal["swag", "copa"] = setting("swag", "Name of the task; COPA is not of the paper.")
+    task_name: str = setting("swag", partial(task_help, "SwagConfig"), choices=partial(task_choices, "SwagConfig"))
     learning_rate: float = setting(2e-5, "Peak learning rate.")
     max_seq_length: int = setting(
         128, "Tokens per sequence, of which an example has one for each ending; longer ones are truncated."
@@ -113,7 +106,7 @@ class SwagConfig(CustomDataConfig):
 
 @dataclass(frozen=True)
 class NerConfig(CustomDataConfig):
-    """Fine-tunes a tagger of words: CoNLL-2003, or your own tagged text (paper 5.3).
+    """Fine-tunes a model that tags words: CoNLL-2003, or your own tagged text (paper 5.3).
 
       bert-repro run_ner --model_name_or_path google-bert/bert-base-cased \\
         --train_file my_train.txt --validation_file my_dev.txt --output_dir runs/my-tagger
@@ -128,33 +121,50 @@ class NerConfig(CustomDataConfig):
         config = bert_repro.NerConfig(model_name_or_path="org/bert-cased", train_file="train.txt", do_train=True)
         print(config.max_seq_length)  # for `bert_repro.finetune(config)`
 
-    A file has a word and its tag on each line, an empty line after a sentence and -DOCSTART- lines between documents.
-    --data_dir holds the official eng.train, eng.testa, eng.testb. Without it the Hub's copy is used, whose
-    document boundaries come with this package. --feature_based concat_last_four, or another row of Table 7, trains a
-    BiLSTM on hidden states of the frozen encoder. Entity F1: 96.4 dev, 92.4 test (BERT-base).
+    A file has a word and its tag on each line, an empty line after each sentence, and -DOCSTART- lines between
+    documents. Entities may be tagged as BIO, IOB1, BIOES, BILOU, BMES and similar schemes.
+    --data_dir is the folder of the official eng.train, eng.testa and eng.testb. Without it the Hub's copy is used, and
+    its document boundaries are part of this package. --feature_based concat_last_four, or another row of Table 7,
+    trains a BiLSTM on hidden states of the frozen encoder. Entity F1: 96.4 dev, 92.4 test (BERT-base).
     """
 
     task_name: Literal["conll2003"] = setting("conll2003", "Name of the task.")
     learning_rate: float = setting(5e-5, "Peak learning rate.")
-    max_seq_length: int = setting(512, "Tokens per window.")
-    ner_context: Literal["tile", "sentence"] = setting(
-        "tile", "What is read at once: as many sentences of a document as fit (tile), or each alone (sentence)."
+    max_seq_length: int = setting(512, "Tokens per window, including special tokens.")
+    ner_context: Literal["tile", "sliding", "sentence"] = setting(
+        "tile",
+        "What the model reads at once: as many sentences of a document as fit (tile); windows that overlap by half, in "
+        "which each word is tagged where it has most context (sliding, twice the time); or one sentence (sentence).",
     )
     feature_based: (
         Literal["embeddings", "second_to_last", "last", "weighted_last_four", "concat_last_four", "weighted_all"] | None
     ) = setting(None, "Train a two-layer BiLSTM on hidden states of the frozen encoder (Table 7).")
     feature_cache_dir: str = setting(
         "runs/features",
-        "Folder of the hidden states, which are reused where encoder weights and token ids are equal.",
+        "Folder for the hidden states. They are used again by runs with the same encoder weights and token ids.",
         decides_result=False,
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.feature_based is not None:
-            require(self.do_train, "--feature_based needs --do_train; a finished model knows what it reads")
-            require(self.packing, "--feature_based needs packing; leave --packing false out")
-            require(self.peft is None, "--feature_based and --peft exclude each other: the encoder stays as it is")
+        if self.feature_based is None:
+            return
+        feature_based = flag("feature_based", self.feature_based)
+        if not self.do_train:
+            raise UserError(
+                f"{feature_based} requires {flag('do_train')}. A fine-tuned model already contains this setting.",
+                setting="feature_based",
+            )
+        if not self.packing:
+            raise UserError(
+                f"{feature_based} requires packing. Leave out {flag('packing', False)}.", setting="feature_based"
+            )
+        if self.peft is not None:
+            raise UserError(
+                f"{feature_based} keeps the encoder frozen, but {flag('peft', self.peft)} trains a part of it. Leave "
+                "out one of the two.",
+                setting="feature_based",
+            )
 
 
 @dataclass(frozen=True)
@@ -174,20 +184,20 @@ class SquadConfig(CustomDataConfig):
         config = bert_repro.SquadConfig(model_name_or_path="org/bert", task_name="squad_v2", do_train=True)
         print(config.doc_stride)  # for `bert_repro.finetune(config)`
 
-    Files are SQuAD's .json, or .csv, .tsv, .jsonl with question, context and answer (empty for none). SQuAD comes from
-    the Hub, or with --data_dir from the folder of train-v1.1.json, dev-v1.1.json ... For v2.0 the threshold on the
-    null score is chosen on dev, as in the paper. --ensemble_with answers with several finished models. Dev, BERT-base:
-    EM 80.8, F1 88.5 (v1.1). Estimated for one modern GPU: half an hour.
+    Files are SQuAD's .json, or .csv, .tsv and .jsonl with the columns question, context and answer (empty for none).
+    SQuAD comes from the Hub, or with --data_dir from the folder of train-v1.1.json, dev-v1.1.json ... For v2.0 the
+    threshold for no answer is chosen on the dev set, as in the paper. --ensemble_with answers with several fine-tuned
+    models. BERT-base on dev: EM 80.8, F1 88.5 (v1.1). Estimated for one modern GPU: half an hour.
     """
 
     task_name: Literal["", "squad", "squad_v2"] = setting(
-        "", "Name of the task; default: what files or the finished model say."
+        "", "Name of the task. By default your files or the fine-tuned model decide."
     )
     num_train_epochs: float | None = setting(
         None, "Passes over the training set; default: 3 for squad, 2 for squad_v2."
     )
     max_seq_length: int = setting(384, "Tokens per window: [CLS] question [SEP] passage [SEP].")
-    max_query_length: int = setting(64, "Tokens of a question; longer ones are cut.")
+    max_query_length: int = setting(64, "Tokens of a question; longer ones are truncated.")
     doc_stride: int = setting(128, "Tokens by which the window moves over a passage that does not fit.")
     train_file: str | None = setting(None, "Training questions; default: the official file in data_dir, or the Hub's.")
     validation_file: str | None = setting(None, "Questions to score; default as for train_file.")
@@ -197,41 +207,55 @@ class SquadConfig(CustomDataConfig):
     qa_loss: Literal["mean", "sum"] = setting("mean", "Mean or sum of the cross-entropies of start and end.")
     qa_softmax: Literal["sequence", "padded", "paragraph"] = setting(
         "sequence",
-        "Where start and end may lie in the loss: in the window (sequence), its padding too (padded; needs "
-        "--packing false), or the passage only (paragraph).",
+        "Positions over which the softmax of start and end is taken: the window (sequence), its padding too (padded; "
+        "requires --packing false), or only the passage (paragraph).",
     )
     decoding: Literal["original", "exact"] = setting(
-        "original", "Search the n_best_size best starts and ends, then filter (original), or all spans (exact)."
+        "original",
+        "Which spans are considered: the n_best_size best starts with the n_best_size best ends (original), or all "
+        "(exact).",
     )
-    n_best_size: int = setting(20, "Starts and ends considered, and answers kept.")
-    max_answer_length: int = setting(30, "Longest answer in tokens; 0: no limit.")
+    n_best_size: int = setting(20, "Number of starts and of ends that are considered, and of answers that are written.")
+    max_answer_length: int = setting(30, "Longest answer in tokens; 0 for no limit.")
     answer_text: Literal["original", "offsets"] = setting(
         "original",
-        "Complete words, trimmed by aligning them with their tokens (original), or the characters of the tokens "
-        "(offsets).",
+        "Text of an answer: complete words, trimmed by aligning them with their tokens (original), or the characters "
+        "of the tokens (offsets).",
     )
     null_score_diff_threshold: float | None = setting(
         None,
-        "v2.0: no answer where the null score exceeds the best answer's by more than this (logits; the paper's "
-        "-tau). Default: the best for F1 on dev after training, else what the model stores, else 0.",
+        "For v2.0, a question has no answer if the score of no answer exceeds that of the best answer by more than "
+        "this (logits; the paper's -tau). Default: after training the best threshold for F1 on dev, otherwise the "
+        "model's, otherwise 0.",
     )
 
     def _check_files(self) -> None:
-        """Allows custom and official files together: TriviaQA to train on, SQuAD's dev set to score."""
+        """Allows your own and official files together, for example TriviaQA for training and SQuAD's dev set."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_positive(self, "max_query_length", "doc_stride", "n_best_size")
-        require(self.max_answer_length >= 0, f"--max_answer_length is {self.max_answer_length}; give 0 for no limit")
-        require(
-            self.max_seq_length >= self.max_query_length + 8,
-            f"--max_seq_length is {self.max_seq_length}; it must be at least --max_query_length + 8 "
-            f"({self.max_query_length + 8}) to leave room for a passage",
-        )
-        require(
-            self.qa_softmax != "padded" or not self.packing,
-            "--qa_softmax padded needs --packing false: packed sequences have no padding",
-        )
+        if self.max_answer_length < 0:
+            raise UserError(
+                f"{flag('max_answer_length', self.max_answer_length)}: the length must not be negative. Use 0 for no "
+                "limit.",
+                setting="max_answer_length",
+            )
+        # [CLS], two [SEP], and at least five tokens of the passage.
+        shortest = self.max_query_length + 8
+        if self.max_seq_length < shortest:
+            raise UserError(
+                f"{flag('max_seq_length', self.max_seq_length)} leaves no room for a passage after questions of "
+                f"{self.max_query_length} tokens. It must be at least {shortest}, or "
+                f"{flag('max_query_length')} must be smaller.",
+                setting="max_seq_length",
+            )
+        if self.qa_softmax == "padded" and self.packing:
+            raise UserError(
+                f"{flag('qa_softmax', 'padded')} requires {flag('packing', False)}, because packed sequences have no "
+                "padding.",
+                setting="qa_softmax",
+            )
 
 
 FAMILIES: Mapping[str, type[CustomDataConfig]] = {
@@ -252,17 +276,29 @@ class SquadScoringConfig(Config):
       bert-repro score_squad --task_name squad_v2 --data_file dev-v2.0.json \\
         --predictions_file predictions.json --null_odds_file null_odds.json
 
-    Scores are fractions; the official scripts print them times 100.
+    Scores are fractions. The official scripts print percentages.
     """
 
     REQUIRED = ("data_file", "predictions_file")
 
-    task_name: Literal["squad", "squad_v2"] = setting("squad", "squad or squad_v2.")
+    task_name: Literal["squad", "squad_v2"] = setting("squad", "Which script's rules to use: squad or squad_v2.")
     data_file: str = setting("", "Questions with their answers: dev-v1.1.json, dev-v2.0.json.")
     predictions_file: str = setting("", "JSON: question id -> answer text, empty for no answer.")
     null_odds_file: str | None = setting(
-        None, "JSON: question id -> null score less best score; v2.0 then also finds the best threshold."
+        None,
+        "JSON: question id -> score of no answer minus score of the best answer. With it, squad_v2 also reports the "
+        "best thresholds.",
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        # In v1.1 every question has an answer, so a threshold for no answer would be a meaningless number.
+        if self.null_odds_file and self.task_name == "squad":
+            raise UserError(
+                f"{flag('null_odds_file', self.null_odds_file)} is for SQuAD v2.0. Add "
+                f"{flag('task_name', 'squad_v2')}, or leave it out.",
+                setting="null_odds_file",
+            )
 
 
 @dataclass(frozen=True)
@@ -288,22 +324,24 @@ class GlueZipConfig(Config):
 
 @dataclass(frozen=True)
 class TriviaqaConfig(Config):
-    """Converts TriviaQA to SQuAD's JSON, for the step before SQuAD (paper 4.2, Table 2).
+    """Converts TriviaQA to SQuAD's JSON, to train on before SQuAD (paper 4.2, Table 2).
 
       bert-repro convert_triviaqa --qa_file triviaqa-rc/qa/wikipedia-train.json \\
         --evidence_dir triviaqa-rc/evidence --output_file runs/triviaqa.json
 
-    Then run_squad --train_file runs/triviaqa.json, and SQuAD itself from the model that this makes. A passage is the
+    Then run run_squad --train_file runs/triviaqa.json, and fine-tune the model that it makes on SQuAD. A passage is the
     first 400 tokens of a document (footnote 12).
     """
 
     REQUIRED = ("qa_file", "evidence_dir", "output_file")
 
     qa_file: str = setting("", "Questions with answers: TriviaQA's qa/wikipedia-train.json, or another of its files.")
-    evidence_dir: str = setting("", "Folder of the documents: TriviaQA's `evidence`, with wikipedia/ and web/ in it.")
+    evidence_dir: str = setting(
+        "", "Folder of the documents: TriviaQA's `evidence`, which contains wikipedia/ and web/."
+    )
     output_file: str = setting("", "JSON file to write, for run_squad's --train_file.")
     overwrite_output_file: bool = setting(False, "Replace the output file.")
-    max_tokens: int = setting(400, "Tokens of a passage: the beginning of a document.")
+    max_tokens: int = setting(400, "Tokens of a passage, which is the beginning of a document.")
 
     def __post_init__(self) -> None:
         super().__post_init__()

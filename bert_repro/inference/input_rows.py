@@ -18,15 +18,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from bert_repro.errors import UserError
 from bert_repro.tasks.data import (
-    DOCUMENT_START,
     as_dataset,
     complete_rows,
     csv_rows,
-    read_tagged_text,
     require_unique_names,
     tsv_rows,
     uses_csv_quoting,
 )
+from bert_repro.tasks.tagged_text import read_tagged_text
 from bert_repro.utils.readers import json_rows
 
 if TYPE_CHECKING:
@@ -40,8 +39,6 @@ LineReader = Callable[[], Lines]
 
 ROWS_PER_PART = 8192
 """As many as `finetuning.outputs` computes at once, so that parts do not change which rows share a batch."""
-
-_LINES_PER_BLOCK = 1000
 
 
 @dataclass(frozen=True)
@@ -287,51 +284,11 @@ def json_line_rows(read_lines: LineReader, where: str) -> Iterator[Row] | None:
 
 
 def tagged_rows(read_lines: LineReader, where: str) -> Iterator[Row]:
-    """Yields the sentences of tagged text, with the columns of `tasks.data.read_tagged_text`.
+    """Yields the sentences of tagged text, with the columns of `tasks.tagged_text.read_tagged_text`.
+
+    The file is read as a whole: which of its columns are words and tags can only be told from all of its lines.
 
     Raises:
-        UserError: a line has another number of columns than the first one.
+        UserError: the columns cannot be told apart.
     """
-    has_documents = any(_begins_document(line) for _, line in read_lines())
-    has_tags: bool | None = None
-    documents_before = 0
-    for block in _tagged_blocks(read_lines(), has_documents=has_documents):
-        sentences = read_tagged_text(Path(where), block)
-        if has_tags is None:
-            has_tags = "tags" in sentences.column_names
-        if has_tags != ("tags" in sentences.column_names):
-            raise UserError(
-                f"{where}, line {block[0][0]}: from here on the number of columns differs from the lines before. Write "
-                "the word first and its tag last, on every line."
-            )
-        for sentence in sentences:
-            # The block's own numbers begin at 0.
-            if has_documents:
-                sentence["document"] += documents_before
-            yield sentence
-        documents_before += sum(_begins_document(line) for _, line in block)
-
-
-def _tagged_blocks(lines: Lines, *, has_documents: bool) -> Iterator[list[tuple[int, str]]]:
-    """Yields the lines of one document, or without documents of about a thousand lines, without cutting a sentence."""
-    block: list[tuple[int, str]] = []
-    has_words = has_mark = False
-    for number, line in lines:
-        is_mark = _begins_document(line)
-        if has_documents:
-            # Sentences before the first mark belong to the first document.
-            is_end = is_mark and has_mark
-        else:
-            is_end = not line.strip() and len(block) >= _LINES_PER_BLOCK
-        if is_end and has_words:
-            yield block
-            block, has_words, has_mark = [], False, False
-        block.append((number, line))
-        has_mark = has_mark or is_mark
-        has_words = has_words or bool(line.strip() and not is_mark)
-    if has_words:
-        yield block
-
-
-def _begins_document(line: str) -> bool:
-    return line.split()[:1] == [DOCUMENT_START]
+    yield from read_tagged_text(Path(where), read_lines())

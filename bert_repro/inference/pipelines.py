@@ -20,8 +20,8 @@ from transformers.pipelines.base import ChunkPipeline, Pipeline
 from bert_repro.configs import SquadConfig
 from bert_repro.errors import UserError
 from bert_repro.models.loading import longest_input
-from bert_repro.tasks.squad_scoring import text_by_offsets
-from bert_repro.tasks.squad_task import SQUAD, SquadTask
+from bert_repro.tasks.squad_decoding import text_by_offsets
+from bert_repro.tasks.squad_task import SQUAD, SquadSettings, SquadTask
 from bert_repro.tasks.squad_windows import Passage, tokenize_passages
 from bert_repro.utils.readers import shown
 
@@ -224,7 +224,7 @@ class ExtractiveQuestionAnsweringPipeline(_ReadsText, ChunkPipeline):  # type: i
 
     def _task(self, **settings: Any) -> SquadTask:
         config = replace(SquadConfig(model_name_or_path="-", do_eval=True), **settings)
-        return replace(SQUAD, settings=config, tokenizer=self.tokenizer)
+        return replace(SQUAD, settings=SquadSettings.of(config), tokenizer=self.tokenizer)
 
 
 def _has_text(input_: dict[str, Any], name: str) -> bool:

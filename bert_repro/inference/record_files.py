@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
+from bert_repro.tasks.tagged_text import write_tagged_text
 from bert_repro.tasks.tagging import TAG_COLUMNS, WORD_COLUMNS
 
 Record = dict[str, Any]
@@ -59,10 +60,7 @@ def _write_tagged(records: Sequence[Record], file: TextIO) -> None:
     """Writes a word per line, its right tag if there is one, and its predicted tag, as conlleval reads it."""
     names = (*WORD_COLUMNS, *TAG_COLUMNS, "prediction")
     columns = [name for name in names if name in records[0]]
-    for record in records:
-        for line in zip(*(record[name] for name in columns), strict=True):
-            file.write(" ".join(line) + "\n")
-        file.write("\n")
+    write_tagged_text(file, ([record[name] for name in columns] for record in records))
 
 
 def header(columns: Sequence[str], suffix: str) -> str:

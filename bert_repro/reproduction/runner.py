@@ -61,7 +61,7 @@ def run_study(config: StudyConfig) -> None:
     if world_size() != 1:
         raise UserError(
             f"A launcher started {world_size()} processes, but each run of a study is one process. Start run_study "
-            "without a launcher; to share the work, start it several times with the same --output_dir."
+            f"without a launcher. To share the work, start it several times with the same {flag('output_dir')}."
         )
     runs = planned_runs(config)
     store = RunStore(config)

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bert_repro.configs import CustomDataConfig, FinetuningConfig, GlueConfig, NerConfig, SquadConfig, SwagConfig
+from bert_repro.configs.task_names import TaskName, enter_task_names
 from bert_repro.errors import UserError, flag
 from bert_repro.tasks.base import Task
 from bert_repro.tasks.choice import SWAG, custom_choices
@@ -20,14 +21,18 @@ from bert_repro.tasks.tagging import CONLL2003, custom_tagging
 if TYPE_CHECKING:
     import datasets
 
-TASKS: Mapping[str, Task] = {
-    task.name: task for task in (*GLUE_TASKS, *LATER_TASKS, *SQUAD_TASKS, SWAG, COPA, CONLL2003)
-}
+TEXT_TASKS = (*GLUE_TASKS, *LATER_TASKS)
+CHOICE_TASKS = (SWAG, COPA)
+TASKS: Mapping[str, Task] = {task.name: task for task in (*TEXT_TASKS, *SQUAD_TASKS, *CHOICE_TASKS, CONLL2003)}
 
 # SPLIT_ROWS: (task, split) -> rows of the published split, of all tasks.
 for _task in TASKS.values():
     for _split, _num_rows in _task.split_rows.items():
         SPLIT_ROWS[_task.name, _split] = _num_rows
+
+# `--task_name` accepts these. The other configurations have one or two names, which are in their types.
+for _config, _tasks in ((GlueConfig, TEXT_TASKS), (SwagConfig, CHOICE_TASKS)):
+    enter_task_names(_config.__name__, [TaskName(task.name, task.title, task.in_paper) for task in _tasks])
 
 
 def configured_task(config: FinetuningConfig, data: "Mapping[str, datasets.Dataset] | None" = None) -> Task:

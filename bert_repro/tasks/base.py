@@ -90,6 +90,7 @@ class Task(ABC):
         hub: the task's dataset on the Hub: id, configuration, revision.
         split_rows: rows of the published splits (SQuAD: questions, CoNLL-2003: sentences). A score over fewer rows is
             not the split's score.
+        in_paper: whether the paper reports the task.
         data_license: license of the published data, for the card; None: unknown.
         data: the user's own splits instead of published ones, in the task's columns.
         data_names: what messages and the card call the user's own splits.
@@ -115,6 +116,7 @@ class Task(ABC):
     paper_epochs: float = 3.0
     hub: tuple[str, str | None, str | None] = HubSource()
     split_rows: Mapping[str, int] = field(default_factory=dict)
+    in_paper: bool = True
     data_license: str | None = None
     data: Splits = field(default_factory=dict, repr=False)
     data_names: Mapping[str, str] = field(default_factory=dict)

@@ -28,7 +28,7 @@ from bert_repro.tasks.base import (
     require_first_rows,
     write_prediction_rows,
 )
-from bert_repro.tasks.columns import find_text_columns, number, parsed, short_row, texts, values
+from bert_repro.tasks.columns import number, parsed, short_row, texts, values
 from bert_repro.tasks.data import read_file, read_glue
 from bert_repro.tasks.encoding import encoded_texts
 from bert_repro.tasks.text_baselines import baseline_predictions
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("bert_repro")
 
-found_text_columns = find_text_columns
 
 Answer: TypeAlias = Any
 """A label id, a number or, with several labels per row, zeros and ones for all labels."""

@@ -28,6 +28,7 @@ from bert_repro.tasks.columns import texts as texts
 from bert_repro.tasks.columns import values as values
 from bert_repro.tasks.held_out import held_out_rows as held_out_rows
 from bert_repro.tasks.held_out import hold_out as hold_out
+from bert_repro.tasks.tagged_text import read_tagged_text
 from bert_repro.utils.readers import first_line, format_of, json_rows, numbered_lines, shown
 
 if TYPE_CHECKING:
@@ -48,7 +49,6 @@ SPLIT_ROWS: dict[tuple[str, str], int] = {}
 """The same as `bert_repro.tasks.SPLIT_ROWS`, which fills it."""
 TABLES = ("csv", "tsv", "jsonl", "json", "parquet")
 TAGGED_SUFFIXES = (".txt", ".conll", ".bio", ".iob", ".iob2")
-DOCUMENT_START = "-DOCSTART-"
 _QUOTED = re.compile(r'"([^"]|"")*"')
 
 
@@ -432,62 +432,6 @@ def _squad_rows(path: Path, content: Mapping[str, Any]) -> "datasets.Dataset":
             f"question {len(rows) + 1}."
         ) from None
     return _from_rows(rows, str(path))
-
-
-def read_tagged_text(path: Path, lines: Lines | None = None) -> "datasets.Dataset":
-    """Reads tagged text: a word and its columns on each line, and an empty line after each sentence.
-
-    Args:
-        path: the file. Columns are separated by spaces or tabs. The last one is the tag; those between word and tag are
-            ignored. A line that begins with `-DOCSTART-` begins a document.
-        lines: the content, if it does not come from the file.
-
-    Returns:
-        `words` of each sentence; `tags` if there is more than one column; `document` (a number from 0) if the file
-        marks documents.
-
-    Raises:
-        UserError: the file is missing, empty or not UTF-8, or a line has a different number of columns.
-    """
-    import datasets
-
-    words: list[list[str]] = []
-    tags: list[list[str]] = []
-    documents: list[int] = []
-    document = -1
-    num_columns = 0
-    in_sentence = False
-    for line_number, line in numbered_lines(path) if lines is None else lines:
-        # Only spaces and tabs separate columns. Other white space may be inside a word.
-        fields = [text for text in line.replace("\t", " ").strip(" \r").split(" ") if text]
-        if not fields or fields[0] == DOCUMENT_START:
-            document += bool(fields)
-            in_sentence = False
-            continue
-        num_columns = num_columns or len(fields)
-        if len(fields) != num_columns:
-            raise UserError(
-                f"{path}, line {line_number}: {shown(fields[0])} has {len(fields)} columns, the lines before have "
-                f"{num_columns}. Write the word first and its tag last, on every line."
-            )
-        if not in_sentence:
-            words.append([])
-            tags.append([])
-            # Sentences before the first mark belong to the first document.
-            documents.append(max(document, 0))
-            in_sentence = True
-        # The same words and tags occur very often, and interned texts share their memory.
-        words[-1].append(sys.intern(fields[0]))
-        tags[-1].append(sys.intern(fields[-1]))
-
-    if not words:
-        raise UserError(f"{path}: no rows. Use a file with at least one row.")
-    columns: dict[str, list[Any]] = {"words": words}
-    if num_columns > 1:
-        columns["tags"] = tags
-    if document >= 0:
-        columns["document"] = documents
-    return datasets.Dataset.from_dict(columns)
 
 
 # --- The Hub ----------------------------------------------------------------------------------------------------------

@@ -74,6 +74,7 @@ class CopaTask(SwagTask):
     """COPA: which of two sentences is the cause or the effect of another one."""
 
     text_columns: tuple[str, ...] = ("sent1", "sent2", "ending0", "ending1")
+    in_paper: bool = False
     official_folder = "the folder that holds COPA/train.jsonl, val.jsonl and test.jsonl"
 
     def official_file(self, data_dir: Path, split: str) -> Path:

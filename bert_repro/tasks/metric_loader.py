@@ -1,14 +1,13 @@
 """Makes the metric objects that users load by the name of a task or a metric (`bert_repro.load_metric`)."""
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from bert_repro.configs.base import did_you_mean
 from bert_repro.errors import UserError
 from bert_repro.tasks import TASKS
-from bert_repro.tasks.evaluate_metrics import make_metric, metric_of
+from bert_repro.tasks.evaluate_metrics import metric_of
 from bert_repro.tasks.metrics import METRICS
-from bert_repro.tasks.squad_scoring import scores_by_id
+from bert_repro.tasks.squad_scoring import question_metric
 
 if TYPE_CHECKING:
     import evaluate
@@ -40,7 +39,7 @@ def load_metric(name: str, **options: Any) -> "evaluate.Metric":
         UserError: there is no such metric.
     """
     if name in QUESTION_TASKS:
-        return _question_metric(name, **options)
+        return question_metric(name, **options)
     task = TASKS.get(OTHER_NAMES.get(name, name))
     if task is not None:
         return metric_of(task.metrics, config_name=name, **options)
@@ -50,28 +49,3 @@ def load_metric(name: str, **options: Any) -> "evaluate.Metric":
     known_names = [*TASKS, *OTHER_NAMES, *METRICS]
     advice = did_you_mean(name, known_names) or f"the names are {', '.join(known_names)}"
     raise UserError(f"there is no metric {name!r}; {advice}")
-
-
-def _question_metric(name: str, **options: Any) -> "evaluate.Metric":
-    """Makes the metric of SQuAD, whose inputs have the form of the Hub's metric."""
-    from datasets import List, Value
-
-    prediction = {"id": Value("string"), "prediction_text": Value("string")}
-    reference = {
-        "id": Value("string"),
-        "answers": {"text": List(Value("string")), "answer_start": List(Value("int32"))},
-    }
-    function: Callable[..., dict[str, float]] = _squad_scores
-    if name == "squad_v2":
-        prediction["no_answer_probability"] = Value("float64")
-        function = _squad_v2_scores
-    column_types = {"predictions": prediction, "references": reference}
-    return make_metric("exact_match, f1", column_types, function, config_name=name, **options)
-
-
-def _squad_scores(predictions: Any, references: Any) -> dict[str, float]:
-    return scores_by_id(predictions, references, None)
-
-
-def _squad_v2_scores(predictions: Any, references: Any, no_answer_threshold: float = 1.0) -> dict[str, float]:
-    return scores_by_id(predictions, references, no_answer_threshold)

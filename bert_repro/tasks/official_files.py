@@ -60,7 +60,6 @@ class GlueTask(ClassificationTask):
         only: column and value of the rows that belong to the task; empty: all rows do.
         example_texts: an input for the card; empty: none.
         language: code of the language of the texts.
-        in_paper: whether the paper reports the task.
     """
 
     primary_metric: str = "accuracy"
@@ -71,7 +70,6 @@ class GlueTask(ClassificationTask):
     only: tuple[str, str] = ("", "")
     example_texts: tuple[str, ...] = ("A man is playing a guitar.", "Someone makes music.")
     language: str = "en"
-    in_paper: bool = True
     data_license: str | None = "that of its source; most of GLUE is for research use, or states none"
     official_folder = "the folder that holds the official CoLA/, SST-2/, MRPC/ ..."
 

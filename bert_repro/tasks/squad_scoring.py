@@ -1,19 +1,18 @@
-"""From start and end scores to answers, and from answers to the scores of SQuAD v1.1 and v2.0.
+"""The scores of SQuAD v1.1 and v2.0: exact match, F1, and for v2.0 the threshold for no answer.
 
-Candidates of each window, the n-best list, the null score, the answer's text: `original` follows the authors'
-run_squad.py (same candidates, same order among equal scores, same texts), `exact` takes the best of all spans instead
-(paper 4.2). The scores are number by number those of the official scripts, as fractions.
+All numbers are those of the official scripts to the last digit, as fractions (the scripts print percentages).
+
+Shape legend: `N` questions.
 """
 
 import logging
 import re
 import string
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -21,224 +20,114 @@ import numpy.typing as npt
 from bert_repro.configs import SquadScoringConfig
 from bert_repro.errors import UserError
 from bert_repro.tasks.data import read_file
-from bert_repro.tasks.squad_windows import Passage, fullest_windows, questions_of
-from bert_repro.utils.arrays import Int64Array
+from bert_repro.tasks.evaluate_metrics import make_metric
+from bert_repro.tasks.squad_questions import answer_texts, questions_of
 from bert_repro.utils.readers import read_json_object, shown
 
 if TYPE_CHECKING:
     import datasets
-    from transformers import PreTrainedTokenizerBase
+    import evaluate
 
 logger = logging.getLogger("bert_repro")
 
 Float64Array = npt.NDArray[np.float64]
-NO_CANDIDATE = "empty"
-"""What the original implementation answers in v1.1 where no span is left."""
-CERTAIN_NULL = 1e9
-"""Null odds of a question for which no span is left: finite, for JSON, and above every threshold."""
-_WORDS_IN_CACHE = 100_000
+HubRow: TypeAlias = Mapping[str, Any]
+"""A prediction or a reference in the form of the Hub's metrics."""
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 
-@dataclass(frozen=True)
-class Decoder:
-    """How spans are chosen.
+# --- The recipe -------------------------------------------------------------------------------------------------------
 
-    Args:
-        exact: all spans are candidates, not only those of the best starts with the best ends.
-        n_best_size: starts and ends considered, and answers kept.
-        max_answer_length: longest answer in pieces; 0: no limit.
-        nullable: no answer, the span at [CLS], is a candidate too (v2.0).
-        text_of: gives the text of pieces `first` to `last` of a passage.
+
+def score_squad(config: SquadScoringConfig) -> dict[str, float]:
+    """Scores a file of predictions.
+
+    Returns:
+        `exact_match` and `f1` of the texts as they are. For v2.0 also the scores of questions with and without an
+        answer and, if null odds are given, the best thresholds.
+
+    Raises:
+        UserError: a file is not in the right form, or a prediction or null score is missing.
     """
-
-    exact: bool
-    n_best_size: int
-    max_answer_length: int
-    nullable: bool
-    text_of: Callable[[Passage, int, int], str]
-
-    def candidates(
-        self, scores: Float64Array, passage_at: int, window: tuple[int, int], may_start: npt.NDArray[np.bool_]
-    ) -> "Candidates":
-        """Returns the spans of one window that can be answers.
-
-        Args:
-            scores: start and end score of each position, (S, 2).
-            passage_at: position of the window's first piece.
-            window: first piece and number of pieces of the window.
-            may_start: for each piece of the window, whether it has most context here, (pieces,).
-
-        Returns:
-            The candidates in the order of the original implementation: by rank of their start, then of their end.
-        """
-        size = window[1]
-        if self.exact:
-            starts = ends = np.arange(size) + passage_at
-        else:
-            starts, ends = (np.argsort(-scores[:, side], kind="stable")[: self.n_best_size] for side in (0, 1))
-        first, last = starts[:, None] - passage_at, ends[None, :] - passage_at
-        starts_here = np.zeros(len(scores), dtype=bool)
-        starts_here[passage_at : passage_at + size] = may_start
-        allowed = starts_here[starts][:, None] & (last >= first) & (last < size)
-        if self.max_answer_length:
-            allowed &= last - first < self.max_answer_length
-        rows, columns = np.nonzero(allowed)
-        start, end = starts[rows], ends[columns]
-        shift = window[0] - passage_at
-        return Candidates(start + shift, end + shift, scores[start, 0], scores[end, 1])
-
-    def answer(
-        self, passage: Passage, windows: Sequence[tuple[int, int]], scores: Sequence[Float64Array], passage_at: int
-    ) -> "Answer":
-        """Returns the best answers of a question over all its windows.
-
-        Args:
-            passage: the passage.
-            windows: first piece and number of pieces of each window over it.
-            scores: start and end score of each position of each window, (S, 2).
-            passage_at: position of a window's first piece in the input.
-        """
-        fullest = fullest_windows(windows, len(passage.ids))
-        candidates = []
-        for number, (window, values) in enumerate(zip(windows, scores, strict=True)):
-            may_start = fullest[window[0] : sum(window)] == number
-            candidates.append(self.candidates(values, passage_at, window, may_start))
-        spans = Candidates(*map(np.concatenate, zip(*candidates, strict=True)))
-        null = min(((float(values[0, 0]), float(values[0, 1])) for values in scores), key=sum)
-        best: list[dict[str, Any]] = []
-        seen: set[str] = set()
-        total = spans.start_scores + spans.end_scores
-        null_is_due = self.nullable
-        for place in np.argsort(-total, kind="stable").tolist():
-            # Among equal scores the null answer comes last.
-            if null_is_due and len(best) < self.n_best_size and sum(null) > total[place]:
-                null_is_due = False
-                seen.add("")
-                best.append(_entry("", *null))
-            if len(best) >= self.n_best_size:
-                break
-            text = self.text_of(passage, int(spans.first[place]), int(spans.last[place]))
-            if text not in seen:
-                seen.add(text)
-                best.append(_entry(text, spans.start_scores[place], spans.end_scores[place]))
-        if self.nullable and "" not in seen:
-            best.append(_entry("", *null))
-        if not best:
-            best.append(_entry(NO_CANDIDATE, 0.0, 0.0))
-        return _answer(best, sum(null), self.nullable)
+    unanswerable = config.task_name == "squad_v2"
+    dataset = questions_of(read_file(Path(config.data_file)), config.data_file, unanswerable=unanswerable)
+    if "answers" not in dataset.column_names:
+        raise UserError(
+            f"{config.data_file}: its questions have no answers to score against. Choose a labelled file.",
+            setting="data_file",
+        )
+    texts = _texts_by_id(Path(config.predictions_file), dataset)
+    questions = score_questions(texts, answer_texts(dataset), unanswerable=unanswerable)
+    scores = questions.summary()
+    if config.null_odds_file:
+        null_odds = _numbers_by_id(Path(config.null_odds_file), dataset)
+        scores |= threshold_report(questions, null_odds)
+    logger.info("%d questions: %s", len(texts), ", ".join(f"{name} {value:.6f}" for name, value in scores.items()))
+    return scores
 
 
-class Candidates(NamedTuple):
-    """Spans of a passage with their scores, one array element each.
+def _texts_by_id(path: Path, dataset: "datasets.Dataset") -> list[str]:
+    texts = _values_by_id(path, dataset)
+    for identity, text in zip(dataset["id"], texts, strict=True):
+        if not isinstance(text, str):
+            raise UserError(
+                f"{path}: the answer to question {shown(identity)} is {shown(text)}. It must be a text, empty for no "
+                "answer.",
+                setting="predictions_file",
+            )
+    return texts
 
-    Args:
-        first: first piece of the passage.
-        last: last piece of the passage.
-        start_scores: score of the first piece as a start.
-        end_scores: score of the last piece as an end.
+
+def _numbers_by_id(path: Path, dataset: "datasets.Dataset") -> Float64Array:
+    numbers = _values_by_id(path, dataset)
+    for identity, number in zip(dataset["id"], numbers, strict=True):
+        if isinstance(number, bool) or not isinstance(number, int | float):
+            raise UserError(
+                f"{path}: the null score of question {shown(identity)} is {shown(number)}. It must be a number.",
+                setting="null_odds_file",
+            )
+    return np.array(numbers, dtype=np.float64)
+
+
+def _values_by_id(path: Path, dataset: "datasets.Dataset") -> list[Any]:
+    """Reads a JSON object with a value for each question. Entries for other questions are left out.
+
+    Returns:
+        The values in the order of the split.
+
+    Raises:
+        UserError: the file is not a JSON object, or the entry of a question is missing.
     """
-
-    first: Int64Array
-    last: Int64Array
-    start_scores: Float64Array
-    end_scores: Float64Array
-
-
-class Answer(NamedTuple):
-    """What the model says to one question.
-
-    Args:
-        text: the best answer that is not empty; "" where there is none.
-        null_odds: score of no answer less that of `text`; 0 in v1.1.
-        best: the n-best list as in nbest_predictions.json: text, probability, start_logit, end_logit.
-    """
-
-    text: str
-    null_odds: float
-    best: list[dict[str, Any]]
+    content = read_json_object(path)
+    missing_ids = [identity for identity in dataset["id"] if identity not in content]
+    if missing_ids:
+        raise UserError(
+            f"{path}: no entry for question {shown(missing_ids[0])} ({len(missing_ids)} of {len(dataset)} are "
+            "missing). Predict every question, or choose the data file that the predictions were made for."
+        )
+    return [content[identity] for identity in dataset["id"]]
 
 
-def _entry(text: str, start: float, end: float) -> dict[str, Any]:
-    return {"text": text, "start_logit": float(start), "end_logit": float(end)}
-
-
-def _answer(best: list[dict[str, Any]], null_score: float, nullable: bool) -> Answer:
-    total = np.array([entry["start_logit"] + entry["end_logit"] for entry in best])
-    weights = np.exp(total - total.max())
-    ordered = [
-        {"text": entry["text"], "probability": float(share), **entry}
-        for entry, share in zip(best, weights / weights.sum(), strict=True)
-    ]
-    if not nullable:
-        return Answer(best[0]["text"], 0.0, ordered)
-    for entry in best:
-        if entry["text"]:
-            return Answer(entry["text"], null_score - entry["start_logit"] - entry["end_logit"], ordered)
-    return Answer("", CERTAIN_NULL, ordered)
-
-
-def text_by_offsets(passage: Passage, first: int, last: int) -> str:
-    """Returns the characters of the context from the first piece's to the last piece's (`answer_text=offsets`)."""
-    return passage.context[passage.starts[first] : passage.ends[last]]
-
-
-class OriginalText:
-    """The text of an answer as the original implementation recovers it (`answer_text=original`).
-
-    The whitespace words of the span, joined by single spaces, are tokenized as BERT's first stage does (cleaned,
-    lower-cased, accents stripped, split at punctuation). Where the predicted pieces are in that and it has as many
-    characters as the words, spaces apart, the n-th character of the one is the n-th of the other, which trims the
-    words. Otherwise the words are the answer.
-
-    Args:
-        tokenizer: a fast tokenizer of transformers.
-    """
-
-    def __init__(self, tokenizer: "PreTrainedTokenizerBase") -> None:
-        backend: Any = tokenizer.backend_tokenizer  # type: ignore[attr-defined]
-        self._normalizer, self._splitter = backend.normalizer, backend.pre_tokenizer
-        self._split = lru_cache(maxsize=_WORDS_IN_CACHE)(self._first_stage)
-
-    def _first_stage(self, word: str) -> str:
-        """Returns what BERT does to a word before it looks for pieces, parts joined by spaces."""
-        return " ".join(part for part, _ in self._splitter.pre_tokenize_str(self._normalizer.normalize_str(word)))
-
-    def __call__(self, passage: Passage, first: int, last: int) -> str:
-        """Returns the text of pieces `first` to `last`."""
-        words = passage.words_between(first, last)
-        joined = " ".join(words)
-        split = " ".join(part for part in map(self._split, words) if part)
-        predicted = " ".join(" ".join(passage.pieces[first : last + 1]).replace(" ##", "").replace("##", "").split())
-        at = split.find(predicted)
-        if at < 0 or len(joined) - joined.count(" ") != len(split) - split.count(" "):
-            return joined
-        places = [place for place, character in enumerate(joined) if character != " "]
-        start = places[at - split.count(" ", 0, at)]
-        until = at + len(predicted)
-        return joined[start : places[until - split.count(" ", 0, until) - 1] + 1]
-
-
-# --- Scores ---------------------------------------------------------------------------------------------------------
+# --- Scores of one answer ---------------------------------------------------------------------------------------------
 
 
 def normalize_answer(text: str) -> str:
     """Rewrites an answer as SQuAD's scripts compare it: lower case, no ASCII punctuation or articles, single spaces."""
-    kept = text.lower().translate(_NO_PUNCTUATION)
-    return " ".join(_ARTICLES.sub(" ", kept).split())
+    without_punctuation = text.lower().translate(_NO_PUNCTUATION)
+    return " ".join(_ARTICLES.sub(" ", without_punctuation).split())
 
 
 def answer_scores(prediction: str, references: Sequence[str], *, empty_is_answer: bool = False) -> tuple[float, float]:
-    """Computes exact match and F1 of one answer, each the best over its references, as SQuAD's scripts count them.
+    """Computes exact match and F1 of one answer as SQuAD's scripts do; each is the best over the references.
 
-    F1 is that of the bags of words of the normalized texts.
+    F1 compares the bags of words of the normalized texts.
 
     Args:
         prediction: the answer; "" for no answer.
         references: the right answers, at least one.
-        empty_is_answer: two texts without words have F1 1 (the v2.0 script, where "" is the right answer of an
-            unanswerable question), not 0 (the v1.1 script).
+        empty_is_answer: whether two texts without words have F1 1, as in the v2.0 script, in which "" is the right
+            answer to an unanswerable question. In the v1.1 script they have F1 0.
 
     Returns:
         Exact match (0 or 1) and F1.
@@ -248,30 +137,35 @@ def answer_scores(prediction: str, references: Sequence[str], *, empty_is_answer
     """
     predicted = normalize_answer(prediction)
     expected = [normalize_answer(reference) for reference in references]
-    overlaps = [_overlap(predicted.split(), words.split(), empty_is_answer) for words in expected]
-    return float(predicted in expected), max(overlaps)
+    f1_scores = [_f1(predicted.split(), reference.split(), empty_is_answer) for reference in expected]
+    return float(predicted in expected), max(f1_scores)
 
 
-def _overlap(predicted: list[str], expected: list[str], empty_is_answer: bool) -> float:
+def _f1(predicted: list[str], expected: list[str], empty_is_answer: bool) -> float:
+    """Computes F1 of two bags of words."""
     if not predicted and not expected:
         return float(empty_is_answer)
-    common = sum((Counter(predicted) & Counter(expected)).values())
-    if not common:
+    num_common = sum((Counter(predicted) & Counter(expected)).values())
+    if not num_common:
         return 0.0
-    # In this form, as the scripts compute it, so that not even the last digit differs.
-    precision, recall = common / len(predicted), common / len(expected)
+    # The scripts compute it in this way. An equal formula would differ in the last digit.
+    precision = num_common / len(predicted)
+    recall = num_common / len(expected)
     return 2 * precision * recall / (precision + recall)
+
+
+# --- Scores of a split ------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class QuestionScores:
-    """The scores of every question's text, before any threshold.
+    """The scores of every question's text, before a threshold is applied.
 
     Args:
-        exact_match: (N,).
-        f1: (N,).
-        has_answer: whether the question has a right answer, (N,).
-        is_answered: whether the text is not empty, (N,).
+        exact_match: exact match of the text, float64 [N].
+        f1: F1 of the text, float64 [N].
+        has_answer: whether the question has a right answer, bool [N].
+        is_answered: whether the text is not empty, bool [N].
     """
 
     exact_match: Float64Array
@@ -280,77 +174,119 @@ class QuestionScores:
     is_answered: npt.NDArray[np.bool_]
 
     def at(self, null_odds: Float64Array, threshold: float) -> "QuestionScores":
-        """Returns the scores when a question is left unanswered where its null odds exceed the threshold."""
-        null = null_odds > threshold
-        right = (~self.has_answer).astype(np.float64)
-        exact, f1 = (np.where(null, right, scores) for scores in (self.exact_match, self.f1))
-        return QuestionScores(exact, f1, self.has_answer, self.is_answered & ~null)
+        """Returns the scores if questions whose null odds exceed the threshold are left unanswered.
+
+        Args:
+            null_odds: score of no answer minus the score of the best answer, float64 [N].
+            threshold: `null_score_diff_threshold`.
+        """
+        is_null = null_odds > threshold
+        # A question without an answer is then right, one with an answer is wrong.
+        null_scores = (~self.has_answer).astype(np.float64)
+        return QuestionScores(
+            exact_match=np.where(is_null, null_scores, self.exact_match),
+            f1=np.where(is_null, null_scores, self.f1),
+            has_answer=self.has_answer,
+            is_answered=self.is_answered & ~is_null,
+        )
 
     def summary(self) -> dict[str, float]:
-        """Returns `exact_match` and `f1` over all questions and, where some have no answer, over either kind.
+        """Returns `exact_match` and `f1` over all questions. If some have no answer, also over either kind.
 
-        Of an unanswerable question both are 1 when it is left unanswered, so there they are one number.
+        Over questions without an answer, both scores are the share that is left unanswered, so there is one number.
         """
-        result = {"exact_match": _mean(self.exact_match), "f1": _mean(self.f1)}
-        if not self.has_answer.all():
-            result["no_answer_accuracy"] = _mean(self.f1[~self.has_answer])
-            if self.has_answer.any():
-                result["has_answer_exact_match"] = _mean(self.exact_match[self.has_answer])
-                result["has_answer_f1"] = _mean(self.f1[self.has_answer])
-        return result
+        summary = {"exact_match": _mean(self.exact_match), "f1": _mean(self.f1)}
+        if self.has_answer.all():
+            return summary
+        summary["no_answer_accuracy"] = _mean(self.f1[~self.has_answer])
+        if self.has_answer.any():
+            summary["has_answer_exact_match"] = _mean(self.exact_match[self.has_answer])
+            summary["has_answer_f1"] = _mean(self.f1[self.has_answer])
+        return summary
 
 
 def score_questions(texts: Sequence[str], answers: Sequence[Sequence[str]], *, unanswerable: bool) -> QuestionScores:
     """Scores texts against the right answers.
 
     Args:
-        texts: N answers; "" for none.
-        answers: the right answers of each question; empty for an unanswerable one.
-        unanswerable: count as the script of v2.0 does.
+        texts: the predicted answers to N questions; "" for none.
+        answers: the right answers to each question; empty for an unanswerable one.
+        unanswerable: whether to count as the v2.0 script does.
     """
     rows = []
-    for text, right in zip(texts, answers, strict=True):
-        # The v2.0 script leaves out references without a word and takes "" where none is left.
-        references = [one for one in right if normalize_answer(one)] or [""] if unanswerable else right
+    for text, references in zip(texts, answers, strict=True):
+        if unanswerable:
+            # The v2.0 script leaves out references without a word. If none is left, "" is the right answer.
+            references = [reference for reference in references if normalize_answer(reference)] or [""]
         rows.append(answer_scores(text, references, empty_is_answer=unanswerable))
-    exact, f1 = np.array(rows, dtype=np.float64).reshape(-1, 2).T
-    has_answer = np.array([bool(right) for right in answers])
-    return QuestionScores(exact, f1, has_answer, np.array([bool(text) for text in texts]))
+    exact_match, f1 = np.array(rows, dtype=np.float64).reshape(-1, 2).T
+    return QuestionScores(
+        exact_match,
+        f1,
+        has_answer=np.array([bool(references) for references in answers]),
+        is_answered=np.array([bool(text) for text in texts]),
+    )
 
 
-def best_threshold(scores: Float64Array, questions: QuestionScores, null_odds: Float64Array) -> tuple[float, float]:
-    """Finds the threshold on the null odds with the best mean score, as the v2.0 script does.
-
-    Beginning with no question answered, questions are answered in the order of their null odds. The first threshold
-    that reaches the best sum wins; 0 where none is better than to answer nothing.
+def scores_by_id(
+    predictions: Sequence[HubRow], references: Sequence[HubRow], threshold: float | None
+) -> dict[str, float]:
+    """Scores predictions in the form of the Hub's metrics `squad` and `squad_v2`.
 
     Args:
-        scores: exact match or F1 of each question's text, (N,).
-        questions: what else is known of the questions.
-        null_odds: null score less best score, (N,).
+        predictions: `id`, `prediction_text` and, for v2.0, `no_answer_probability`, which may be any number.
+        references: `id` and `answers` (`text`).
+        threshold: for v2.0, a question counts as unanswered if its number exceeds this; None for v1.1.
 
-    Returns:
-        The best mean and its threshold.
+    Raises:
+        ValueError: a question has no prediction.
     """
-    order = np.argsort(null_odds, kind="stable")
-    gains = np.where(questions.has_answer, scores, -questions.is_answered.astype(np.float64))[order]
-    nothing = float((~questions.has_answer).sum())
-    # One sum after another, beginning with the count, as the script adds; the last digit decides between equals.
-    sums = np.cumsum(np.concatenate([[nothing], gains]))
-    place = int(sums.argmax())
-    return float(sums[place] / len(scores)), float(null_odds[order[place - 1]]) if place else 0.0
+    by_id = {prediction["id"]: prediction for prediction in predictions}
+    ordered = []
+    for reference in references:
+        if reference["id"] not in by_id:
+            raise ValueError(f"question {reference['id']!r} has no prediction; predict every question")
+        ordered.append(by_id[reference["id"]])
+    texts = [prediction["prediction_text"] for prediction in ordered]
+    answers = [reference["answers"]["text"] for reference in references]
+    questions = score_questions(texts, answers, unanswerable=threshold is not None)
+    if threshold is None:
+        return questions.summary()
+    null_odds = np.array([prediction["no_answer_probability"] for prediction in ordered], dtype=np.float64)
+    return scores_at_threshold(questions, null_odds, threshold)
 
 
-def threshold_report(questions: QuestionScores, null_odds: Float64Array) -> dict[str, float]:
-    """Returns best exact match and F1 over all thresholds, with the thresholds that reach them."""
-    best_exact, exact_at = best_threshold(questions.exact_match, questions, null_odds)
-    best_f1, f1_at = best_threshold(questions.f1, questions, null_odds)
-    return {
-        "best_exact_match": best_exact,
-        "best_exact_match_threshold": exact_at,
-        "best_f1": best_f1,
-        "best_f1_threshold": f1_at,
-    }
+def question_metric(name: str, **options: Any) -> "evaluate.Metric":
+    """Returns the metric object of SQuAD, whose inputs have the form of the Hub's metric; see `scores_by_id`.
+
+    Args:
+        name: `squad`, or `squad_v2`, whose `compute` also accepts `no_answer_threshold` (default 1).
+        options: arguments of `evaluate.Metric`.
+    """
+    from datasets import List, Value
+
+    prediction = {"id": Value("string"), "prediction_text": Value("string")}
+    answers = {"text": List(Value("string")), "answer_start": List(Value("int32"))}
+    reference = {"id": Value("string"), "answers": answers}
+    scores_of = _squad_scores
+    if name == "squad_v2":
+        prediction["no_answer_probability"] = Value("float64")
+        scores_of = _squad_v2_scores
+    column_types = {"predictions": prediction, "references": reference}
+    return make_metric("exact_match, f1", column_types, scores_of, config_name=name, **options)
+
+
+def _squad_scores(predictions: Sequence[HubRow], references: Sequence[HubRow]) -> dict[str, float]:
+    return scores_by_id(predictions, references, None)
+
+
+def _squad_v2_scores(
+    predictions: Sequence[HubRow], references: Sequence[HubRow], no_answer_threshold: float = 1.0
+) -> dict[str, float]:
+    return scores_by_id(predictions, references, no_answer_threshold)
+
+
+# --- The threshold of v2.0 (paper 4.3) --------------------------------------------------------------------------------
 
 
 def scores_at_threshold(questions: QuestionScores, null_odds: Float64Array, threshold: float) -> dict[str, float]:
@@ -358,8 +294,8 @@ def scores_at_threshold(questions: QuestionScores, null_odds: Float64Array, thre
 
     Args:
         questions: the scores of every question's text.
-        null_odds: a question is left unanswered where these exceed the threshold, (N,).
-        threshold: `null_score_diff_threshold`.
+        null_odds: score of no answer minus the score of the best answer, float64 [N].
+        threshold: a question is left unanswered if its null odds exceed this (`null_score_diff_threshold`).
     """
     at_zero = questions.at(null_odds, 0.0).summary()
     return {
@@ -371,78 +307,47 @@ def scores_at_threshold(questions: QuestionScores, null_odds: Float64Array, thre
     }
 
 
-def scores_by_id(
-    predictions: Sequence[Mapping[str, Any]], references: Sequence[Mapping[str, Any]], threshold: float | None
-) -> dict[str, float]:
-    """Scores predictions in the form of the Hub's metrics `squad` and `squad_v2`.
+def threshold_report(questions: QuestionScores, null_odds: Float64Array) -> dict[str, float]:
+    """Returns the best exact match and the best F1 over all thresholds, each with its threshold."""
+    best_exact_match, exact_match_threshold = best_threshold(questions.exact_match, questions, null_odds)
+    best_f1, f1_threshold = best_threshold(questions.f1, questions, null_odds)
+    return {
+        "best_exact_match": best_exact_match,
+        "best_exact_match_threshold": exact_match_threshold,
+        "best_f1": best_f1,
+        "best_f1_threshold": f1_threshold,
+    }
+
+
+def best_threshold(scores: Float64Array, questions: QuestionScores, null_odds: Float64Array) -> tuple[float, float]:
+    """Finds the threshold on the null odds with the best mean score, as the v2.0 script does.
+
+    At first no question is answered. Then questions are answered in the order of their null odds. The first threshold
+    that reaches the best sum is chosen; 0 if no answer improves the sum.
 
     Args:
-        predictions: `id`, `prediction_text` and, for v2.0, `no_answer_probability`, or any number in its place.
-        references: `id` and `answers` (`text`).
-        threshold: v2.0: a question counts as unanswered where the number exceeds it; None: v1.1.
-
-    Raises:
-        ValueError: a question has no prediction.
-    """
-    by_id = {prediction["id"]: prediction for prediction in predictions}
-    if lost := [reference["id"] for reference in references if reference["id"] not in by_id]:
-        raise ValueError(f"question {lost[0]!r} has no prediction; predict every question")
-    ordered = [by_id[reference["id"]] for reference in references]
-    texts = [prediction["prediction_text"] for prediction in ordered]
-    right = [reference["answers"]["text"] for reference in references]
-    questions = score_questions(texts, right, unanswerable=threshold is not None)
-    if threshold is None:
-        return questions.summary()
-    odds = np.array([prediction["no_answer_probability"] for prediction in ordered], dtype=np.float64)
-    return scores_at_threshold(questions, odds, threshold)
-
-
-def score_squad(config: SquadScoringConfig) -> dict[str, float]:
-    """Scores a file of predictions.
+        scores: exact match or F1 of each question's text, float64 [N].
+        questions: the questions.
+        null_odds: score of no answer minus the score of the best answer, float64 [N].
 
     Returns:
-        `exact_match` and `f1` of the texts as they are, for v2.0 by kind of question too and, with null odds, the best
-        thresholds.
-
-    Raises:
-        UserError: a file is not as it should be, or a prediction or null score is missing.
+        The best mean and its threshold.
     """
-    unanswerable = config.task_name == "squad_v2"
-    dataset = questions_of(read_file(Path(config.data_file)), config.data_file, unanswerable=unanswerable)
-    if "answers" not in dataset.column_names:
-        raise UserError(f"{config.data_file}: its questions have no answers to score against; name a labelled file")
-    texts = values_by_id(Path(config.predictions_file), dataset)
-    questions = score_questions(texts, answer_texts(dataset), unanswerable=unanswerable)
-    scores = questions.summary()
-    if config.null_odds_file:
-        odds = np.array(values_by_id(Path(config.null_odds_file), dataset), dtype=np.float64)
-        scores |= threshold_report(questions, odds)
-    logger.info("%d questions: %s", len(texts), ", ".join(f"{name} {value:.6f}" for name, value in scores.items()))
-    return scores
-
-
-def answer_texts(dataset: "datasets.Dataset") -> list[list[str]]:
-    """Returns the right answers of every question of a labelled split."""
-    return [answers["text"] for answers in dataset["answers"]]
-
-
-def values_by_id(path: Path, dataset: "datasets.Dataset") -> list[Any]:
-    """Reads a JSON object of one value per question, in the order of the data set; other entries are left out.
-
-    Raises:
-        UserError: it is no such file, or lacks a question.
-    """
-    content = read_json_object(path)
-    missing = [identity for identity in dataset["id"] if identity not in content]
-    if missing:
-        raise UserError(
-            f"{path}: no entry for question {shown(missing[0])} ({len(missing)} of {len(dataset)} are missing); "
-            "predict every question, or name the data file it was made for"
-        )
-    return [content[identity] for identity in dataset["id"]]
+    order = np.argsort(null_odds, kind="stable")
+    # Answering a question with an answer adds its score. Answering one without loses its point.
+    lost_points = questions.is_answered.astype(np.float64)
+    gains = np.where(questions.has_answer, scores, -lost_points)[order]
+    score_of_no_answers = float((~questions.has_answer).sum())
+    # The script adds one gain after another to the count, and the last digit decides between equal sums.
+    sums = np.cumsum(np.concatenate([[score_of_no_answers], gains]))
+    num_answered = int(sums.argmax())
+    best_mean = float(sums[num_answered] / len(scores))
+    if num_answered == 0:
+        return best_mean, 0.0
+    return best_mean, float(null_odds[order[num_answered - 1]])
 
 
 def _mean(values: Float64Array) -> float:
-    # Summed one after another, as the scripts do, so that not even the last digit differs.
+    # The scripts sum one after another. NumPy's pairwise sum would differ in the last digit.
     total: float = sum(values.tolist())
     return total / len(values)

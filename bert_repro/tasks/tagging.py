@@ -1,17 +1,18 @@
-"""Tasks that give a tag to every word: named entities, parts of speech (paper 5.3, C.2).
+"""Token classification: predicts one tag for each word, for example named entities or parts of speech (paper 5.3, C.2).
 
-The first token of each word is classified, no conditional random field on top; every word of a split gets one
+The first token of each word is classified, without a conditional random field. Every word of a split gets one
 prediction, however long its sentence is. CoNLL-2003 is the paper's task of this kind: persons, organizations, places
-and miscellaneous names in English (Tjong Kim Sang and De Meulder, 2003). Its official files tag in IOB1, which is read
-as BIO; `-DOCSTART-` lines open documents. A model reads windows over a document, which tag every word exactly once.
+and other names in English (Tjong Kim Sang and De Meulder, 2003). The other task here is the user's own tagged text.
+
+A split is read (`tagged_text`), its tags become BIO (`tag_schemes`), and its documents are cut into windows
+(`tagging_windows`). A window is one feature: it contains words of several sentences, and a tag for each.
 """
 
 import hashlib
 import json
 import logging
-import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
 from itertools import chain, groupby
@@ -21,27 +22,33 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from bert_repro.configs import FinetuningConfig, NerConfig, require
+from bert_repro.configs import FinetuningConfig, NerConfig
 from bert_repro.errors import UserError
 from bert_repro.tasks.base import (
     Batch,
     Columns,
     ExampleScores,
     Feature,
+    JsonObject,
     Outputs,
     Predictions,
     Splits,
     Task,
-    confusions,
-    require_first_rows,
-    special_ids,
-    token_ids,
-    write_json_lines,
 )
-from bert_repro.tasks.data import hold_out, read_tagged_text, require_columns, values
-from bert_repro.tasks.metrics import compute
-from bert_repro.training.batches import IGNORE_INDEX
-from bert_repro.utils.arrays import Int64Array, row_starts
+from bert_repro.tasks.columns import require_columns, values
+from bert_repro.tasks.encoding import special_ids, token_ids
+from bert_repro.tasks.held_out import hold_out
+from bert_repro.tasks.prediction_files import confusions, require_first_rows, write_json_lines
+from bert_repro.tasks.tag_schemes import (
+    PREFIX_AND_HYPHEN,
+    describe_scheme,
+    find_notation,
+    is_bioes,
+    to_bio,
+    why_perhaps_entities,
+)
+from bert_repro.tasks.tagged_text import read_tagged_text, read_written_text, write_tagged_text, written_field
+from bert_repro.tasks.tagging_windows import TokenizedDocument, Window, windows
 from bert_repro.utils.files import atomic_file
 from bert_repro.utils.readers import listed, shown
 
@@ -51,371 +58,507 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("bert_repro")
 
-TYPES = ("PER", "ORG", "LOC", "MISC")
-TAGS = ("O", *(f"{prefix}-{kind}" for kind in TYPES for prefix in "BI"))
-"""In the order of the Hub's dataset, whose tags are numbers."""
+ENTITY_TYPES = ("PER", "ORG", "LOC", "MISC")
 DOCUMENTS = "conll2003_documents.json"
-"""Digest of a split's words -> how many sentences each of its documents has."""
+"""Digest of a split's words -> the number of sentences in each of its documents."""
 FILES = {"train": "eng.train", "validation": "eng.testa", "test": "eng.testb"}
-ENTITY_TAG = re.compile(r"O|[BIES]-.+")
-WORD_COLUMNS, TAG_COLUMNS = ("words", "tokens"), ("tags", "ner_tags", "labels")
+WORD_COLUMNS = ("words", "tokens")
+TAG_COLUMNS = ("tags", "ner_tags", "labels")
 _NUM_SPECIAL_TOKENS = 2  # [CLS] and [SEP]
+_MANY_TAGS = 20  # Data with more different tags than this should have even more different words.
 
 
-# --- Windows over documents -------------------------------------------------------------------------------------------
+def bio_tags(entity_types: Sequence[str]) -> tuple[str, ...]:
+    """Returns O, then B- and I- of each type."""
+    tags = ["O"]
+    for entity_type in entity_types:
+        tags += [f"B-{entity_type}", f"I-{entity_type}"]
+    return tuple(tags)
 
 
-@dataclass(frozen=True)
-class TokenizedDocument:
-    """A document's sentences laid end to end.
-
-    Args:
-        tokens: token ids, without special tokens.
-        word_starts: the place of each word's first token, and behind the last word the number of tokens.
-        sentence_starts: the number of each sentence's first word, and behind the last the number of words.
-    """
-
-    tokens: npt.NDArray[np.int32]
-    word_starts: Int64Array
-    sentence_starts: Int64Array
-
-    @classmethod
-    def of(cls, sentences: Sequence[Sequence[Sequence[int]]], room: int, unknown: int) -> "TokenizedDocument":
-        """Lays the token ids of words of sentences end to end.
-
-        Args:
-            sentences: for each sentence the token ids of each word.
-            room: tokens that a window holds; a longer word keeps its first ones.
-            unknown: replaces a word that the tokenizer leaves nothing of.
-        """
-        words = [list(word[:room]) or [unknown] for sentence in sentences for word in sentence]
-        lengths = np.array([len(word) for word in words], dtype=np.int64)
-        counts = np.array([len(sentence) for sentence in sentences], dtype=np.int64)
-        return cls(
-            tokens=np.array([token for word in words for token in word], dtype=np.int32),
-            word_starts=row_starts(lengths),
-            sentence_starts=row_starts(counts),
-        )
-
-
-def windows(document: TokenizedDocument, context: str, room: int) -> Iterator[tuple[int, int]]:
-    """Yields the windows of a document as ranges of words, each word in one window.
-
-    Args:
-        document: its tokens.
-        context: `sentence`: a window per sentence. `tile`: as many complete sentences as fit.
-        room: tokens that a window holds, special tokens apart. A sentence that is longer is cut between words.
-    """
-    starts, units = document.word_starts, _units(document, room)
-    first, last = next(units, (0, 0))
-    for begin, end in units:
-        if context == "sentence" or starts[end] - starts[first] > room:
-            yield first, last
-            first = begin
-        last = end
-    if last:
-        yield first, last
-
-
-def _units(document: TokenizedDocument, room: int) -> Iterator[tuple[int, int]]:
-    """Sentences as ranges of words, cut between words where they do not fit."""
-    starts = document.word_starts
-    for first, end in zip(document.sentence_starts[:-1].tolist(), document.sentence_starts[1:].tolist(), strict=True):
-        while first < end:
-            # The last word whose end is within `room` of the first token.
-            last = min(end, int(np.searchsorted(starts, starts[first] + room, side="right")) - 1)
-            yield first, last
-            first = last
+TAGS = bio_tags(ENTITY_TYPES)
+"""In the order of the Hub's dataset, whose tags are numbers."""
 
 
 # --- The task ---------------------------------------------------------------------------------------------------------
 
 
-def are_entity_tags(tags: Sequence[str]) -> bool:
-    """Returns whether tags mark entities: O and B-, I- (and E-, S-) before a type."""
-    return any(tag != "O" for tag in tags) and all(ENTITY_TAG.fullmatch(tag) for tag in tags)
-
-
-def to_bio(tags: Sequence[str]) -> list[str]:
-    """Rewrites the entity tags of one sentence so that B- opens every entity.
-
-    Takes IOB1 (CoNLL-2003's own: B- only between touching entities of one type), BIO (left as it is) and IOBES.
-
-    Args:
-        tags: O, or B-, I-, E-, S- before a type.
-    """
-    converted = []
-    previous = "O"
-    for tag in tags:
-        if tag != "O":
-            prefix, kind = tag.split("-", 1)
-            opens = prefix in "BS" or previous == "O" or previous[2:] != kind or previous[0] in "ES"
-            converted.append(f"{'B' if opens else 'I'}-{kind}")
-        else:
-            converted.append(tag)
-        previous = tag
-    return converted
-
-
 @dataclass(frozen=True, kw_only=True)
 class TaggingTask(Task):
-    """A tag for every word.
+    """A task that predicts a tag for every word.
 
-    A split has a row per sentence with the columns `words` and, if it is labelled, `tags` (places in `label_names`),
-    and, where documents are known, `document` (a number; the sentences of a document follow each other). Without
-    `document` every sentence is a document of its own.
+    A split has a row per sentence with these columns: `words`; `tags` (indices into `label_names`) if it is labelled;
+    `document` (a number; the sentences of a document follow each other) if documents are known. Without `document`,
+    every sentence is a document of its own.
 
     Args:
-        context: what a window holds: `tile` or `sentence`; see `windows`.
+        context: what a window contains: `tile`, `sliding` or `sentence`; see `windows`.
     """
 
     head: str = "BertReproForTokenClassification"
     context: str = "tile"
     reference_column: ClassVar[str] = "tags"
-    rows_at_once = None  # windows reach over sentences, and documents stay together
+    # All sentences are encoded at once, because windows contain several of them and documents stay together.
+    rows_at_once = None
+
+    @property
+    def scores_entities(self) -> bool:
+        """Whether entities are scored (entity F1), and not words (accuracy)."""
+        return self.primary_metric == "entity_f1"
 
     @property
     def columns_of_text(self) -> tuple[str, ...]:
         return ("words",)
 
     def prepared(self, config: FinetuningConfig, tokenizer: "PreTrainedTokenizerBase") -> "TaggingTask":
-        return replace(self, context=getattr(config, "ner_context", self.context))
+        """Returns the task with the run's `ner_context`."""
+        del tokenizer
+        if not isinstance(config, NerConfig):
+            return self
+        return replace(self, context=config.ner_context)
 
-    def encoding_settings(self) -> dict[str, Any]:
+    # ------------------------------------------------------------------------------------------------------ model input
+
+    def encoding_settings(self) -> JsonObject:
+        """Returns `context`, which decides the windows."""
         return {"context": self.context}
 
     def encode_batch(self, examples: Columns, tokenizer: "PreTrainedTokenizerBase", max_seq_length: int) -> Columns:
-        """Turns the sentences of a split into windows, in the order of the words.
+        """Cuts the documents of a split into windows, in the order of the words.
 
         Returns:
-            Columns with a row per window: what `Task.encode_batch` says, `places` (of the first token of each word that
-            is tagged here) and `labels` (-100 elsewhere). `truncated`: a word alone was longer than a window and lost
-            its last tokens, never its tag.
+            Columns with a row per window: those of `Task.encode_batch`, `places` (position of the first token of each
+            word that is tagged here) and `labels` (-100 at all other positions). `truncated` is true if a single word
+            was longer than a window. It lost its last tokens but keeps its tag.
         """
+        # This module imports torch, which the names of the tasks in --help do not need.
+        from bert_repro.training.batches import IGNORE_INDEX
+
         cls, sep = special_ids(tokenizer)
         room = max_seq_length - _NUM_SPECIAL_TOKENS
-        vocabulary = list(dict.fromkeys(chain.from_iterable(examples["words"])))
-        ids_of = dict(zip(vocabulary, token_ids(tokenizer, vocabulary), strict=True))
-        pieces = [[ids_of[word] for word in words] for words in examples["words"]]
-        tags = list(chain.from_iterable(examples.get("tags", [])))
-        numbers = examples.get("document", range(len(pieces)))
-        columns = ("input_ids", "token_type_ids", "length", "truncated", "places", *(["labels"] if tags else []))
-        features: Columns = {name: [] for name in columns}
-        words_before = 0
-        for _, group in groupby(zip(numbers, pieces, strict=True), key=lambda pair: pair[0]):
-            sentences = [sentence for _, sentence in group]
-            document = TokenizedDocument.of(sentences, room, int(tokenizer.unk_token_id))
-            too_long = np.array([len(word) > room for sentence in sentences for word in sentence])
-            for first, last in windows(document, self.context, room):
-                words, (start, end) = slice(first, last), document.word_starts[[first, last]]
-                places = document.word_starts[words] - start + 1
-                ids = np.array([cls, *document.tokens[start:end], sep], dtype=np.int32)
+        sentences = _word_tokens(examples["words"], tokenizer)
+        tags = np.array(list(chain.from_iterable(examples.get("tags", []))), dtype=np.int64)
+        is_labelled = len(tags) > 0
+
+        features: Columns = {name: [] for name in ("input_ids", "token_type_ids", "length", "truncated", "places")}
+        if is_labelled:
+            features["labels"] = []
+        words_before = 0  # Words of all earlier documents; `tags` has one row for all of them.
+        for document_sentences in _documents(sentences, examples.get("document")):
+            document = TokenizedDocument.of(document_sentences, room, int(tokenizer.unk_token_id))
+            lengths = np.array([len(word) for word in chain.from_iterable(document_sentences)])
+            for window in windows(document, self.context, room):
+                tagged_words = slice(window.first_tagged, window.last_tagged)
+                ids = np.array([cls, *_window_tokens(document, window), sep], dtype=np.int32)
+                # [CLS] comes before the first token of the window.
+                places = document.word_starts[tagged_words] - document.word_starts[window.first] + 1
                 features["input_ids"].append(ids)
                 features["token_type_ids"].append(np.zeros(len(ids), dtype=np.int8))
                 features["length"].append(len(ids))
-                features["truncated"].append(bool(too_long[words].any()))
+                features["truncated"].append(bool((lengths[tagged_words] > room).any()))
                 features["places"].append(places)
-                if tags:
+                if is_labelled:
                     labels = np.full(len(ids), IGNORE_INDEX, dtype=np.int64)
-                    labels[places] = tags[words_before + words.start : words_before + words.stop]
+                    labels[places] = tags[words_before + window.first_tagged : words_before + window.last_tagged]
                     features["labels"].append(labels)
-            words_before += len(document.word_starts) - 1
+            words_before += len(lengths)
         return features
 
     def collate(self, features: Sequence[Feature], **layout: Any) -> Batch:
-        """See `Task.collate`; `labels` are (1, T) packed, (B, S) padded, -100 where nothing is predicted."""
+        """Batches windows; see `Task.collate`. `labels` are [1, T] packed or [B, S] padded, -100 if there is no tag."""
         import torch
 
-        unlabelled = [{name: value for name, value in feature.items() if name != "labels"} for feature in features]
-        batch = super().collate(unlabelled, **layout)
-        if "labels" in features[0]:
-            rows = [torch.tensor(feature["labels"]) for feature in features]
-            if layout["packing"]:
-                batch["labels"] = torch.cat(rows)[None]
-            else:
-                batch["labels"] = torch.full_like(batch["input_ids"], IGNORE_INDEX)
-                for labels, row in zip(batch["labels"], rows, strict=True):
-                    labels[: len(row)] = row
+        from bert_repro.training.batches import IGNORE_INDEX
+
+        # The base class expects one label per feature. Here a feature has one for each position.
+        unlabelled_features = []
+        for feature in features:
+            unlabelled_features.append({name: value for name, value in feature.items() if name != "labels"})
+        batch = super().collate(unlabelled_features, **layout)
+        if "labels" not in features[0]:
+            return batch
+
+        rows = [torch.tensor(feature["labels"]) for feature in features]
+        if layout["packing"]:
+            batch["labels"] = torch.cat(rows)[None]
+            return batch
+        batch["labels"] = torch.full_like(batch["input_ids"], IGNORE_INDEX)
+        for labels, row in zip(batch["labels"], rows, strict=True):
+            labels[: len(row)] = row
         return batch
 
     def loss_items(self, features: Sequence[Feature]) -> npt.NDArray[np.int64]:
-        """Returns the words tagged in each window."""
+        """Returns the number of words tagged in each window, because the loss is a mean over words."""
         return np.array([len(feature["places"]) for feature in features], dtype=np.int64)
 
+    # ------------------------------------------------------------------------------------------- predictions and scores
+
     def postprocess(self, dataset: "datasets.Dataset", features: "datasets.Dataset", outputs: Outputs) -> Predictions:
-        """Returns the likeliest tag of every word, a list of tags for each sentence, and their `probabilities`."""
-        predicted: list[str] = []
+        """Returns the most likely tag of every word, a list for each sentence, and its probability in the same form."""
+        tags: list[str] = []
         probabilities: list[npt.NDArray[np.float32]] = []
         for places, logits in zip(features["places"], outputs, strict=True):
             scores = logits[places]
             self.require_finite(scores)
-            predicted.extend(self.label_names[tag] for tag in scores.argmax(axis=1))
-            # The largest of a softmax, whose own exponent is 1.
+            tags.extend(self.label_names[index] for index in scores.argmax(axis=1))
+            # The largest entry of a softmax: its numerator is exp(0) once the maximum is subtracted.
             probabilities.append(1 / np.exp(scores - scores.max(axis=1, keepdims=True)).sum(axis=1))
-        ends = np.cumsum([len(words) for words in dataset["words"]])
-        sentences = [slice(start, end) for start, end in zip([0, *ends[:-1]], ends, strict=True)]
-        sure = np.concatenate(probabilities).astype(np.float64)
+        all_probabilities = np.concatenate(probabilities).astype(np.float64).round(6).tolist()
         return {
-            "prediction": [predicted[sentence] for sentence in sentences],
-            "probabilities": [sure[sentence].round(6).tolist() for sentence in sentences],
+            "prediction": _by_sentence(tags, dataset),
+            "probabilities": _by_sentence(all_probabilities, dataset),
         }
 
     def references(self, dataset: "datasets.Dataset") -> list[list[str]]:
-        """See `Task.references`; the tags of every sentence."""
-        return [[self.label_names[tag] for tag in tags] for tags in dataset["tags"]]
+        """Returns the true tags of every sentence of a labelled split."""
+        sentences = []
+        for tags in dataset["tags"]:
+            sentences.append([self.label_names[index] for index in tags])
+        return sentences
 
     def score(self, predictions: Predictions, dataset: "datasets.Dataset") -> dict[str, float]:
-        """See `Task.score`; entity F1 over sentences, or accuracy over words."""
-        if self.primary_metric == "entity_f1":
-            return super().score(predictions, dataset)
-        return compute(self.metrics, *self._numbers(predictions, dataset))
+        """Computes entity F1 over sentences, or accuracy over words; see `Task.score`."""
+        if not self.scores_entities:
+            return self.compute_metrics(*self._numbers(predictions, dataset))
+        predicted = self._entity_tags(predictions["prediction"])
+        return self.compute_metrics(predicted, self._entity_tags(self.references(dataset)))
 
-    def score_details(self, predictions: Predictions, dataset: "datasets.Dataset") -> dict[str, Any]:
-        """See `Task.score_details`; of the tags of words, and precision, recall and F1 of every type of entity."""
+    def score_details(self, predictions: Predictions, dataset: "datasets.Dataset") -> JsonObject:
+        """Returns the confusion matrix of tags and, in `entities`, precision, recall and F1 of each type of entity."""
         details = confusions(*self._numbers(predictions, dataset), self.label_names)
-        if self.primary_metric == "entity_f1":
-            from seqeval.metrics import classification_report
+        # Only entities have types.
+        if not self.scores_entities:
+            return details
 
-            expected = self.references(dataset)
-            found = classification_report(expected, predictions["prediction"], output_dict=True, zero_division=0)
-            kept = {name: row for name, row in found.items() if not name.startswith(("macro", "weighted"))}
-            details["entities"] = {name: {key: float(row[key]) for key in row} for name, row in kept.items()}
-        return details
+        from seqeval.metrics import classification_report
 
-    def _numbers(self, predictions: Predictions, dataset: "datasets.Dataset") -> tuple[list[int], list[int]]:
-        """Returns predicted and true tags of all words as places in `label_names`."""
-        predicted = [self.label_names.index(tag) for tag in chain.from_iterable(predictions["prediction"])]
-        return predicted, list(chain.from_iterable(dataset["tags"]))
+        report = classification_report(
+            self._entity_tags(self.references(dataset)),
+            self._entity_tags(predictions["prediction"]),
+            output_dict=True,
+            zero_division=0,
+        )
+        entities = {}
+        for name, row in report.items():
+            # Means over types are left out; the paper and conlleval report the mean over entities (`micro avg`).
+            if not name.startswith(("macro", "weighted")):
+                entities[name] = {key: float(value) for key, value in row.items()}
+        return {**details, "entities": entities}
 
     def is_degenerate(self, predictions: Predictions, dataset: "datasets.Dataset") -> bool:
-        """See `Task.is_degenerate`; whether every word has the same tag, or no entity is right where there are some."""
+        """Returns whether every word has the same tag, or no entity is right although there are some."""
         tags = list(chain.from_iterable(predictions["prediction"]))
         if len(tags) > 1 and len(set(tags)) == 1:
             return True
-        has_entities = any(self.label_names[tag] != "O" for tag in chain.from_iterable(dataset["tags"]))
-        return has_entities and self.score(predictions, dataset).get("entity_f1") == 0
+        if not self.scores_entities:
+            return False
+        # A model that has learned nothing can also scatter tags. Then no entity is right, although there are some.
+        has_entities = any(self.label_names[index] != "O" for index in chain.from_iterable(dataset["tags"]))
+        return has_entities and self.score(predictions, dataset)["entity_f1"] == 0
 
     def baselines(self, train: "datasets.Dataset", dataset: "datasets.Dataset") -> dict[str, dict[str, float]]:
-        """See `Task.baselines`; the most frequent tag of each word, for a new word that of all words."""
-        counts = Counter(zip(chain.from_iterable(train["words"]), chain.from_iterable(train["tags"]), strict=True))
-        of_word = {word: tag for (word, tag), _ in reversed(counts.most_common())}
-        usual = Counter(chain.from_iterable(train["tags"])).most_common(1)[0][0]
-        tags = [[self.label_names[of_word.get(word, usual)] for word in words] for words in dataset["words"]]
-        return {"most frequent tag of a word": self.score({"prediction": tags}, dataset)}
+        """Scores the most frequent tag of each word in the training set. A new word gets the most frequent tag of all.
+
+        See `Task.baselines`.
+        """
+        train_words = chain.from_iterable(train["words"])
+        counts = Counter(zip(train_words, chain.from_iterable(train["tags"]), strict=True))
+        # A later entry of a dict replaces an earlier one, so the most frequent tag of a word comes last.
+        tag_of_word = {word: tag for (word, tag), _ in reversed(counts.most_common())}
+        most_frequent_tag = Counter(chain.from_iterable(train["tags"])).most_common(1)[0][0]
+
+        sentences = []
+        for words in dataset["words"]:
+            indices = [tag_of_word.get(word, most_frequent_tag) for word in words]
+            sentences.append([self.label_names[index] for index in indices])
+        return {"most frequent tag of a word": self.score({"prediction": sentences}, dataset)}
 
     def example_scores(self, split: str, dataset: "datasets.Dataset", run_folder: Path) -> ExampleScores:
-        """See `Task.example_scores`; the entities of every sentence."""
+        """Counts the entities of every sentence: correct, predicted and true ones; see `Task.example_scores`."""
         from seqeval.metrics.sequence_labeling import get_entities
 
+        # The run may have scored fewer sentences than the split has, but only the first ones.
         path = run_folder / f"predictions.{split}.txt"
-        found = read_tagged_text(path)
-        words = dataset["words"][: len(found)]
-        require_first_rows(path, list(map(" ".join, found["words"])), list(map(" ".join, words)))
+        sentences = read_written_text(path)
+        words = []
+        for sentence in dataset["words"]:
+            words.append(" ".join(map(written_field, sentence)))
+        require_first_rows(path, [" ".join(fields[0] for fields in rows) for rows in sentences], words)
+
+        # F1 is made of these counts, so that it can be resampled over sentences.
+        references = self.references(dataset.select(range(len(sentences))))
         counts = []
-        for predicted, tags in zip(found["tags"], dataset["tags"][: len(words)], strict=True):
-            ours = set(get_entities(predicted))
-            true = set(get_entities([self.label_names[tag] for tag in tags]))
-            counts.append([len(ours & true), len(ours), len(true)])
+        for rows, true_tags in zip(sentences, references, strict=True):
+            predicted_tags = [fields[-1] for fields in rows]
+            predicted_entities, true_entities = map(get_entities, self._entity_tags([predicted_tags, true_tags]))
+            # An entity is its type, its first and its last word. All three must be right.
+            correct_entities = set(predicted_entities) & set(true_entities)
+            counts.append([len(correct_entities), len(set(predicted_entities)), len(set(true_entities))])
         return {"entity_f1": counts}
+
+    def _entity_tags(self, sentences: Sequence[Sequence[str]]) -> list[list[str]]:
+        """Returns tags in the form that seqeval supports: one of the letters B, I, E and S before a hyphen."""
+        notation = find_notation(self.label_names, are_entities=True)
+        if notation is None or is_bioes(self.label_names):
+            return [list(tags) for tags in sentences]
+        return [to_bio(tags, notation) for tags in sentences]
+
+    def _numbers(self, predictions: Predictions, dataset: "datasets.Dataset") -> tuple[list[int], list[int]]:
+        """Returns the predicted and the true tags of all words as indices into `label_names`."""
+        number_of_tag = {tag: number for number, tag in enumerate(self.label_names)}
+        predicted = [number_of_tag[tag] for tag in chain.from_iterable(predictions["prediction"])]
+        return predicted, list(chain.from_iterable(dataset["tags"]))
+
+    # -------------------------------------------------------------------------------------------------- files of a run
 
     def write_predictions(
         self, directory: str | Path, split: str, dataset: "datasets.Dataset", predictions: Predictions
     ) -> list[Path]:
         """Writes the predictions of a split.
 
-        `predictions.SPLIT.txt` is as `conlleval` takes it: word, tag if known, predicted tag; an empty line after each
-        sentence. `predictions.SPLIT.jsonl` has a sentence on each line, with the probability of each tag.
+        `predictions.SPLIT.txt` is in the form of `conlleval`: word, true tag if the split is labelled, predicted tag;
+        see `write_tagged_text`. `predictions.SPLIT.jsonl` contains a sentence on each line, with all probabilities.
         """
         path = Path(directory) / f"predictions.{split}.txt"
-        columns = [dataset["words"], *([self.references(dataset)] if self.is_labelled(dataset) else [])]
+        # The last column is the prediction, so that conlleval and our own reader take it as the tag.
+        columns = [dataset["words"], predictions["prediction"]]
+        if self.is_labelled(dataset):
+            columns.insert(1, self.references(dataset))
         with atomic_file(path) as file:
-            for sentence in zip(*columns, predictions["prediction"], strict=True):
-                for fields in zip(*sentence, strict=True):
-                    file.write(" ".join(fields) + "\n")
-                file.write("\n")
+            write_tagged_text(file, zip(*columns, strict=True))
         records = path.with_suffix(".jsonl")
         write_json_lines(records, self.records(dataset, predictions))
         return [path, records]
 
-    def records(self, dataset: "datasets.Dataset", predictions: Predictions) -> Iterator[dict[str, Any]]:
-        """See `Task.records`; a sentence each, with lists of its `words`, tags and their `probability`."""
-        labels = self.references(dataset) if self.is_labelled(dataset) else None
+    def records(self, dataset: "datasets.Dataset", predictions: Predictions) -> Iterator[JsonObject]:
+        """Yields a sentence each, with lists of its `words`, their tags and the `probability` of each tag."""
+        references = self.references(dataset) if self.is_labelled(dataset) else None
         rows = zip(dataset["words"], predictions["prediction"], predictions["probabilities"], strict=True)
         for index, (words, tags, probabilities) in enumerate(rows):
-            known = {} if labels is None else {"label": labels[index]}
-            yield {"index": index, "words": words, **known, "prediction": tags, "probability": probabilities}
+            record = {"index": index, "words": words}
+            if references is not None:
+                record["label"] = references[index]
+            yield {**record, "prediction": tags, "probability": probabilities}
+
+    # ------------------------------------------------------------------------------------------------------- the data
 
     def from_rows(self, rows: "datasets.Dataset", where: str, *, may_lack_tags: bool) -> "datasets.Dataset":
-        """Returns the split that rows with words and tags are; entity tags of any scheme become BIO.
+        """Turns rows with words and tags into a split of this task. Tags of entities become BIO, whatever their scheme.
+
+        Args:
+            rows: a row per sentence, with a column of words and one of tags; see `read_words` and `read_tags`.
+            where: name of the data for messages.
+            may_lack_tags: whether the tags may be missing, as in a test set.
 
         Raises:
             UserError: a column is missing, a row has another number of tags than words, or a tag is not known.
         """
         import datasets
 
-        words, tags = _column(rows, WORD_COLUMNS, where), None
-        if not may_lack_tags or set(TAG_COLUMNS) & set(rows.column_names):
-            tags = _column(rows, TAG_COLUMNS, where)
+        words = read_words(rows, where)
         columns: dict[str, list[Any]] = {"words": words}
-        if tags is not None:
-            numbers = {name: place for place, name in enumerate(self.label_names)}
-            columns["tags"] = []
-            for row, (sentence, found) in enumerate(zip(words, tags, strict=True), 1):
-                if len(sentence) != len(found):
-                    raise UserError(f"{where}, row {row} has {len(sentence)} words and {len(found)} tags")
-                entities = self.primary_metric == "entity_f1" and all(map(ENTITY_TAG.fullmatch, found))
-                known = to_bio(found) if entities else found
-                if wrong := [tag for tag in known if tag not in numbers]:
-                    raise UserError(
-                        f"{where}, row {row}: tag {shown(wrong[0])} is not known; it must be one of: {listed(numbers)}"
-                    )
-                columns["tags"].append([numbers[tag] for tag in known])
+        if not may_lack_tags or tag_column(rows) is not None:
+            columns["tags"] = self._tag_numbers(words, read_tags(rows, where), where)
         if "document" in rows.column_names:
             columns["document"] = rows["document"][:]
         return datasets.Dataset.from_dict(columns)
 
+    def _tag_numbers(self, words: list[list[str]], tags: list[list[str]], where: str) -> list[list[int]]:
+        """Returns tags as indices into `label_names`."""
+        number_of_tag = {tag: number for number, tag in enumerate(self.label_names)}
+        # A dev set may be written in another scheme than the training set.
+        notation = None
+        if self.scores_entities:
+            notation = find_notation(set(chain.from_iterable(tags)), are_entities=True) or PREFIX_AND_HYPHEN
+        numbers = []
+        for row, (sentence, sentence_tags) in enumerate(zip(words, tags, strict=True), start=1):
+            if len(sentence) != len(sentence_tags):
+                raise UserError(f"{where}, row {row} has {len(sentence)} words and {len(sentence_tags)} tags.")
+            bio = sentence_tags if notation is None else to_bio(sentence_tags, notation)
+            row_numbers = []
+            for tag, bio_tag in zip(sentence_tags, bio, strict=True):
+                # The labels of a model that was not made here may be in the scheme of the file.
+                name = bio_tag if bio_tag in number_of_tag else tag
+                if name not in number_of_tag:
+                    raise UserError(
+                        f"{where}, row {row}: tag {shown(tag)} is not known. It must be one of: {listed(number_of_tag)}"
+                    )
+                row_numbers.append(number_of_tag[name])
+            numbers.append(row_numbers)
+        return numbers
 
-def _column(rows: "datasets.Dataset", names: Sequence[str], where: str) -> list[list[str]]:
-    """Returns the first column of these names as lists of texts."""
-    name = next((name for name in names if name in rows.column_names), names[0])
+
+def _word_tokens(sentences: list[list[str]], tokenizer: "PreTrainedTokenizerBase") -> list[list[list[int]]]:
+    """Returns the token ids of each word of each sentence. Every different word is tokenized once."""
+    vocabulary = list(dict.fromkeys(chain.from_iterable(sentences)))
+    ids_of_word = dict(zip(vocabulary, token_ids(tokenizer, vocabulary), strict=True))
+    tokens = []
+    for words in sentences:
+        tokens.append([ids_of_word[word] for word in words])
+    return tokens
+
+
+def _documents(sentences: list[list[list[int]]], numbers: Sequence[int] | None) -> Iterator[list[list[list[int]]]]:
+    """Yields the sentences of each document.
+
+    Args:
+        sentences: token ids of the words of each sentence.
+        numbers: number of each sentence's document; None if every sentence is a document.
+    """
+    if numbers is None:
+        numbers = range(len(sentences))
+    for _, group in groupby(zip(numbers, sentences, strict=True), key=lambda pair: pair[0]):
+        yield [sentence for _, sentence in group]
+
+
+def _window_tokens(document: TokenizedDocument, window: Window) -> list[int]:
+    start, end = document.word_starts[[window.first, window.last]]
+    tokens: list[int] = document.tokens[start:end].tolist()
+    return tokens
+
+
+def _by_sentence(word_values: list[Any], dataset: "datasets.Dataset") -> list[list[Any]]:
+    """Divides one value for each word of a split into a list for each sentence."""
+    sentences = []
+    start = 0
+    for words in dataset["words"]:
+        sentences.append(word_values[start : start + len(words)])
+        start += len(words)
+    return sentences
+
+
+# --- Columns of words and tags ----------------------------------------------------------------------------------------
+
+
+def read_words(rows: "datasets.Dataset", where: str) -> list[list[str]]:
+    """Returns the words of every sentence, from the first column of `WORD_COLUMNS` that exists.
+
+    Raises:
+        UserError: there is no such column, or a row contains something else than a list of texts.
+    """
+    names = [name for name in WORD_COLUMNS if name in rows.column_names]
+    return _text_lists(rows, names[0] if names else WORD_COLUMNS[0], where)
+
+
+def read_tags(rows: "datasets.Dataset", where: str) -> list[list[str]]:
+    """Returns the tags of every sentence, from the column that `tag_column` names.
+
+    Raises:
+        UserError: there is no such column, or a row contains something else than a list of texts.
+    """
+    sentences = []
+    for tags in _text_lists(rows, tag_column(rows) or TAG_COLUMNS[0], where):
+        # "O " and "O" are the same tag.
+        sentences.append([tag.strip() for tag in tags])
+    return sentences
+
+
+def tag_column(rows: "datasets.Dataset") -> str | None:
+    """Returns the name of the column of tags, or None if the rows have no tags."""
+    for name in TAG_COLUMNS:
+        if name in rows.column_names:
+            return name
+    # Our own predictions.SPLIT.jsonl calls true tags `label`. In other data, `label` may be one label for a sentence.
+    if "label" in rows.column_names and isinstance(rows[0]["label"], list):
+        return "label"
+    return None
+
+
+def _text_lists(rows: "datasets.Dataset", name: str, where: str) -> list[list[str]]:
     require_columns(rows, [name], where, "give each row a list of words and a list of tags, or a word and a tag a line")
-    found = values(rows, name, where)
-    for row, value in enumerate(found, 1):
+    column = values(rows, name, where)
+    for row, value in enumerate(column, start=1):
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-            raise UserError(f"{where}, row {row}: {name} is {shown(value)}; it must be a list of texts")
-    return found
+            raise UserError(f"{where}, row {row}: {name} is {shown(value)}. It must be a list of texts.")
+    return column
+
+
+# --- The user's own data ----------------------------------------------------------------------------------------------
 
 
 def custom_tagging(config: NerConfig, rows: Splits, names: Mapping[str, str]) -> TaggingTask:
     """Makes the task of the user's tagged text.
 
-    Tags that mark entities (B-, I- and a type) are scored by entity F1, others by the share of words that are correct.
-    """
-    if config.do_train:
-        found = _column(rows["train"], TAG_COLUMNS, names["train"])
-        tags = tuple(sorted(set(chain.from_iterable(found))))
-        words = set(chain.from_iterable(_column(rows["train"], WORD_COLUMNS, names["train"])))
-        swapped = f"{names['train']}: has {len(words)} words and {len(tags)} tags; words come first, tags last"
-        require(len(tags) <= max(20, len(words)), swapped)
-        if are_entity_tags(tags):  # both tags of every type, so that a dev set may hold the one that training lacks
-            kinds = sorted({tag[2:] for tag in tags if tag != "O"})
-            tags = ("O", *(f"{prefix}-{kind}" for kind in kinds for prefix in "BI"))
-    else:
-        from bert_repro.models.loading import load_config
+    Tags that mark entities are scored by entity F1, others by the share of words whose tag is right.
 
-        id2label = load_config(config.model_name_or_path).id2label
-        tags = tuple(id2label[index] for index in sorted(id2label))
-    metric = "entity_f1" if are_entity_tags(tags) else "accuracy"
+    Args:
+        config: the settings. With `do_train` the training set decides the tags, otherwise the model does.
+        rows: the splits.
+        names: name of each split for messages.
+    """
+    # Without training, the head of the model predicts the tags that it was trained with, in that order.
     if config.do_train:
-        logger.info("%d tags, scored by %s: %s", len(tags), metric, ", ".join(tags))
-    title = Path(next(iter(names.values()))).stem
+        label_names = _training_tags(rows["train"], names["train"])
+    else:
+        label_names = _model_tags(config.model_name_or_path)
+    metric = "entity_f1" if find_notation(label_names) is not None else "accuracy"
+    if config.do_train:
+        logger.info("%d tags, scored by %s: %s", len(label_names), metric, ", ".join(label_names))
+
     task = TaggingTask(
-        name="custom", title=title, metrics=(metric,), primary_metric=metric, label_names=tags, data_names=names
+        name="custom",
+        title=Path(next(iter(names.values()))).stem,
+        metrics=(metric,),
+        primary_metric=metric,
+        label_names=label_names,
+        data_names=names,
     )
-    data = {
-        split: task.from_rows(dataset, names[split], may_lack_tags=split == "test") for split, dataset in rows.items()
-    }
+    # The splits become numbers only now, because all of them use the tags of the training set.
+    data = {}
+    for split, dataset in rows.items():
+        data[split] = task.from_rows(dataset, names[split], may_lack_tags=split == "test")
     return replace(task, data=hold_out(data, config, together=["words"]))
+
+
+def _training_tags(rows: "datasets.Dataset", where: str) -> tuple[str, ...]:
+    """Returns the tags that a model trained on these rows predicts; for entities in BIO."""
+    tags = set(chain.from_iterable(read_tags(rows, where)))
+    words = set(chain.from_iterable(read_words(rows, where)))
+    _require_order(words, tags, where)
+    notation = find_notation(tags)
+    # The tags of something else, for example parts of speech, are predicted as they are.
+    if notation is None:
+        reason = why_perhaps_entities(tags)
+        if reason is not None:
+            logger.warning(
+                "%s: %s. The tags are scored by accuracy over words (%s). To have entities scored, write B-TYPE for "
+                "the first word of an entity, I-TYPE for the others and O for words outside.",
+                where, reason, listed(sorted(tags)),
+            )  # fmt: skip
+        return tuple(sorted(tags))
+
+    if notation != PREFIX_AND_HYPHEN or not is_bioes(tags):
+        logger.info("%s: tags are read as %s, and become BIO", where, describe_scheme(tags, notation))
+    entity_types = set()
+    for tag in tags:
+        parts = notation.split(tag)
+        if parts is not None:
+            entity_types.add(parts[1])
+    if len({entity_type.casefold() for entity_type in entity_types}) < len(entity_types):
+        logger.warning(
+            "%s: some types of entities differ only in case and are scored as different types: %s",
+            where, listed(sorted(entity_types)),
+        )  # fmt: skip
+    # Both tags of every type, because a dev set may contain the one that is missing here.
+    return bio_tags(sorted(entity_types))
+
+
+def _require_order(words: Collection[str], tags: Collection[str], where: str) -> None:
+    """Refuses data whose words and tags seem to be in each other's place."""
+    are_swapped = find_notation(words) is not None and find_notation(tags) is None
+    if are_swapped or len(tags) > max(_MANY_TAGS, len(words)):
+        raise UserError(
+            f"{where} has {len(words)} words, for example {shown(min(words))}, and {len(tags)} tags, for example "
+            f"{shown(min(tags))}. Write words first and tags last."
+        )
+
+
+def _model_tags(model_name_or_path: str) -> tuple[str, ...]:
+    """Returns the labels of a fine-tuned model in their order."""
+    from bert_repro.models.loading import load_config
+
+    id2label = load_config(model_name_or_path).id2label
+    return tuple(id2label[index] for index in sorted(id2label))
 
 
 # --- CoNLL-2003 -------------------------------------------------------------------------------------------------------
@@ -423,49 +566,61 @@ def custom_tagging(config: NerConfig, rows: Splits, names: Mapping[str, str]) ->
 
 @dataclass(frozen=True, kw_only=True)
 class Conll2003Task(TaggingTask):
-    """CoNLL-2003. The official files mark documents; those of the Hub's rows are known by the number of sentences."""
+    """CoNLL-2003.
+
+    The official files mark the beginning of documents. The Hub's rows do not, so this package contains the number of
+    sentences in each document.
+    """
 
     hub: tuple[str, str | None, str | None] = ("eriktks/conll2003", None, "refs/convert/parquet")
     official_folder = "the folder that holds the official eng.train, eng.testa and eng.testb"
 
     def official_file(self, data_dir: Path, split: str) -> Path:
+        """Returns the path of a split's official file."""
         return data_dir / FILES[split]
 
     def read_official(self, split: str, path: Path) -> "datasets.Dataset":
+        """Reads the official file of a split, whose tags are IOB1."""
+        del split
         return self.from_rows(read_tagged_text(path), str(path), may_lack_tags=False)
 
     def from_published(self, dataset: "datasets.Dataset") -> "datasets.Dataset":
-        """See `Task.from_published`; with `document` where the words of the split are those of the official file."""
+        """Brings a split of the Hub's dataset into the columns of the task.
+
+        It gets the column `document` if it has exactly the words of the official file.
+        """
         names = {"tokens": "words", "ner_tags": "tags"}
         split = dataset.select_columns([*names]).rename_columns(names)
-        words = "\n".join(map(" ".join, split["words"]))
-        known = json.loads(resources.files("bert_repro.tasks").joinpath(DOCUMENTS).read_text("utf-8"))
-        sentences = known.get(hashlib.sha256(words.encode()).hexdigest()[:16])
-        if sentences is None:
-            return split  # `deviations` says so
-        lengths = [int(length) for length in sentences.split()]
+        # The digest shows that this is the split whose documents are known, word for word.
+        text = "\n".join(map(" ".join, split["words"]))
+        digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+        documents_of_split = json.loads(resources.files("bert_repro.tasks").joinpath(DOCUMENTS).read_text("utf-8"))
+        if digest not in documents_of_split:
+            # `deviations` reports that documents are not known.
+            return split
+        lengths = [int(length) for length in documents_of_split[digest].split()]
         return split.add_column("document", np.repeat(np.arange(len(lengths)), lengths).tolist())
 
     def data_files(self, data_dir: Path) -> list[Path]:
-        """See `Task.data_files`; the test set is labelled and scored too."""
+        """Lists the official files; the test set is labelled and scored too."""
         return [data_dir / name for name in FILES.values()]
 
     def deviations(self, tokenizer: "PreTrainedTokenizerBase", splits: Splits) -> dict[str, str]:
-        """Returns `no_documents`, where context was asked for and a split does not tell its documents apart, and
-        `uncased`."""
-        found = {}
-        without = [name for name, dataset in splits.items() if "document" not in dataset.column_names]
-        if self.context != "sentence" and without:
-            found["no_documents"] = (
-                f"{', '.join(without)}: the data does not say where documents begin, so each sentence is read alone, "
-                f"not in the context that ner_context={self.context} asks for"
+        """Returns `no_documents` if context is requested but documents are not known, and `uncased`."""
+        deviations = {}
+        without_documents = [name for name, dataset in splits.items() if "document" not in dataset.column_names]
+        if self.context != "sentence" and without_documents:
+            deviations["no_documents"] = (
+                f"{', '.join(without_documents)}: the data does not say where documents begin, so each sentence is "
+                f"read alone, without the context of its document (ner_context={self.context})."
             )
         normalizer = tokenizer.backend_tokenizer.normalizer  # type: ignore[attr-defined]
         if normalizer is not None and normalizer.normalize_str("A") == "a":
-            found["uncased"] = (
-                "the vocabulary is uncased; the paper uses a cased one for CoNLL-2003, where case tells names apart"
+            deviations["uncased"] = (
+                "The vocabulary is uncased. The paper uses a cased one for CoNLL-2003, because case helps to recognize "
+                "names."
             )
-        return found
+        return deviations
 
 
 CONLL2003 = Conll2003Task(

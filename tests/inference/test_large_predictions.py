@@ -171,7 +171,7 @@ def test_a_bad_row_is_refused_before_anything_is_predicted(
 
 
 def test_rows_that_are_all_blank_are_refused(classifier, small_parts):
-    with user_error("text_columns"):
+    with user_error(setting="text_columns"):
         bert_repro.predict(classifier, [{"text": " "}] * 7)
 
 
@@ -183,7 +183,6 @@ def test_documents_are_not_divided(tagger, tmp_path, monkeypatch, mark):
     command = ["predict", "--model_name_or_path", tagger, "--input_file", tmp_path / "in.conll", "--output_file"]
     assert recipe(*command, tmp_path / "whole.jsonl") == 0
     monkeypatch.setattr(input_rows, "ROWS_PER_PART", 2)
-    monkeypatch.setattr(input_rows, "_LINES_PER_BLOCK", 2)
     sizes: list[int] = []
     answer = Predictor.answer
     monkeypatch.setattr(

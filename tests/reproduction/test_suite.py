@@ -9,7 +9,6 @@ import pytest
 from errors import user_error
 
 from bert_repro.configs import StudyConfig
-from bert_repro.errors import UserError
 from bert_repro.recipes import RECIPES
 from bert_repro.reproduction import runner
 from bert_repro.reproduction.paper_results import TABLE_KEYS, TABLES, TableEntry
@@ -152,18 +151,19 @@ def test_only_some_tasks(untrained: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("settings", "setting", "value"),
     [
-        ({"table": ("5", "figure5")}, "--table 5 figure5 compares pre-trainings"),
-        ({"corpus": "corpus"}, "--corpus corpus and --model_name_or_path exclude each other"),
-        ({"model_name_or_path": (), "table": ("5",)}, "--table or --corpus is missing"),
-        ({"tasks": ("sst",)}, "--tasks is 'sst'; did you mean sst2?"),
+        ({"table": ("5", "figure5")}, "table", "5 figure5"),
+        ({"corpus": "corpus"}, "corpus", "--model_name_or_path"),
+        ({"model_name_or_path": (), "table": ("5",)}, "corpus", "--model_name_or_path"),
+        ({"tasks": ("sst",)}, None, "sst2"),
     ],
 )
-def test_what_a_finished_model_cannot_be_asked_is_refused(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError) as error:
+def test_what_a_finished_model_cannot_be_asked_is_refused(
+    settings: dict[str, Any], setting: str | None, value: str
+) -> None:
+    with user_error(value, setting=setting):
         StudyConfig(**{"model_name_or_path": ("bert",), **settings})
-    assert message in str(error.value)
 
 
 GOOD = """

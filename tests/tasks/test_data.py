@@ -15,7 +15,7 @@ from bert_repro.errors import UserError
 from bert_repro.tasks import configured_task
 from bert_repro.tasks.base import Task
 from bert_repro.tasks.data import as_dataset, held_out_rows, read_file, values
-from bert_repro.tasks.squad_windows import questions_of
+from bert_repro.tasks.squad_questions import questions_of
 
 ROWS = [{"text": 'Good, "really".', "label": "yes"}, {"text": "bad\tthing", "label": "no"}]
 CHOICE = {"sent2": "", "ending0": "x", "ending1": "y"}
@@ -211,10 +211,10 @@ def test_questions_of_files_tables_and_the_hub_are_the_same(tmp_path: Path) -> N
 def test_questions_that_are_wrong() -> None:
     row = {"id": "q", "question": "Where?", "context": CONTEXT}
     for changes, message in (
-        ([{"answers": []}], "question 'q': has no answer; give it one, or use --task_name squad_v2"),
+        ([{"answers": []}], "question 'q': has no answer. Give it one, or use --task_name squad_v2"),
         ([{"answers": [{"text": "mill", "answer_start": 900}]}], "answer 'mill' at 900 lies outside its context of 46"),
-        ([{"answers": [{"text": "mill"}]}], "must be a list of objects with text and answer_start"),
-        ([{"answer": "the sea"}], "answer 'the sea' at -1 lies outside its context"),
+        ([{"answers": [{"text": "mill"}]}], "It must be a list of objects with text and answer_start"),
+        ([{"answer": "the sea"}], "answer 'the sea' does not occur in its context"),
         ([{"question": None, "answer": "mill"}], "row 1: column 'question' is None"),
         ([{"answer": "mill"}] * 2, "question 'q': this id occurs twice"),
     ):
@@ -238,15 +238,15 @@ def test_tags_of_files_and_of_rows_and_what_is_wrong_with_them(tmp_path: Path) -
     assert [task.is_degenerate({"prediction": [["DET", tag]]}, dev) for tag in ("DET", "NOUN")] == [True, False]
     assert task.score_details({"prediction": [["DET", "DET"]]}, dev)["confusion_matrix"] == [[1, 0], [1, 0]]
     for wrong, message in (
-        ({"words": [["a"]], "tags": [["X"]]}, "validation, row 1: tag 'X' is not known; it must be one of: DET, NOUN"),
+        ({"words": [["a"]], "tags": [["X"]]}, "validation, row 1: tag 'X' is not known. It must be one of: DET, NOUN"),
         ({"words": [["a"]], "tags": [["DET", "DET"]]}, "validation, row 1 has 1 words and 2 tags"),
         ({"words": [["a"]]}, "validation: no column 'tags'; found words"),
-        ({"words": ["a b"], "tags": [["DET"]]}, "validation, row 1: words is 'a b'; it must be a list of texts"),
+        ({"words": ["a b"], "tags": [["DET"]]}, "validation, row 1: words is 'a b'. It must be a list of texts"),
     ):
         with pytest.raises(UserError) as raised:
             configured_task(config, {"train": other, "validation": as_dataset(wrong, "x")})
         assert message in str(raised.value)
-    with pytest.raises(UserError, match="x: has 1 words and 30 tags; words come first, tags last"):
+    with pytest.raises(UserError, match="x has 1 words, for example 'a', and 30 tags"):
         configured_task(config, {"train": as_dataset([{"words": ["a"], "tags": [*map(str, range(30))]}], "x")})
 
 

@@ -10,7 +10,7 @@ import pytest
 from transformers.models.bert.tokenization_bert_legacy import BasicTokenizer
 
 from bert_repro.models.loading import SPECIAL_TOKENS, build_tokenizer
-from bert_repro.tasks.squad_scoring import CERTAIN_NULL, Decoder, OriginalText, text_by_offsets
+from bert_repro.tasks.squad_decoding import CERTAIN_NULL, Decoder, OriginalText, text_by_offsets
 from bert_repro.tasks.squad_windows import fullest_windows, tokenize_passages, window_spans
 
 LETTERS = [chr(code) for code in range(ord("a"), ord("z") + 1)]

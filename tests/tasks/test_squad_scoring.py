@@ -12,9 +12,9 @@ import json
 from pathlib import Path
 
 import pytest
+from errors import user_error
 
-from bert_repro.configs import SquadScoringConfig
-from bert_repro.errors import UserError
+from bert_repro.configs import SquadConfig, SquadScoringConfig
 from bert_repro.tasks import squad_scoring as scoring
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "squad"
@@ -37,9 +37,12 @@ def test_golden_files(version):
 # ------------------------------------------------------------------------------------------------------------ bad input
 
 
-def score(tmp_path, predictions, data=None):
+def score(tmp_path, predictions, data=None, null_odds=None):
     paths = {}
-    for name, content in (("data_file", data or read("dev-v2.0.json")), ("predictions_file", predictions)):
+    contents = {"data_file": data or read("dev-v2.0.json"), "predictions_file": predictions}
+    if null_odds is not None:
+        contents["null_odds_file"] = null_odds
+    for name, content in contents.items():
         paths[name] = str(tmp_path / f"{name}.json")
         Path(paths[name]).write_text(json.dumps(content), encoding="utf-8")
     return scoring.score_squad(SquadScoringConfig(task_name="squad_v2", **paths))
@@ -49,9 +52,32 @@ def test_bad_predictions_are_one_line_and_surplus_ones_count_nothing(tmp_path):
     good = read("predictions-v2.0.json")
     some = next(iter(good))
     lacking = {name: text for name, text in good.items() if name != some}
-    with pytest.raises(UserError, match=rf"predictions_file.json: no entry for question '{some}' \(1 of {len(good)}"):
+    with user_error("predictions_file.json", some, f"1 of {len(good)}"):
         score(tmp_path, lacking)
-    with pytest.raises(UserError, match="have no answers to score against"):
+    with user_error("predictions_file.json", some, "None", setting="predictions_file"):
+        score(tmp_path, {**good, some: None})
+    odds = dict.fromkeys(good, 0.5)
+    with user_error("null_odds_file.json", some, "high", setting="null_odds_file"):
+        score(tmp_path, good, null_odds={**odds, some: "high"})
+    with user_error("data_file.json", setting="data_file"):
         bare = {"context": "x", "qas": [{"id": "q", "question": "?"}]}
         score(tmp_path, {"q": "x"}, data={"data": [{"paragraphs": [bare]}]})
     assert score(tmp_path, {**good, "other": "x"}) == score(tmp_path, good)
+
+
+@pytest.mark.parametrize(
+    ("settings", "setting"),
+    [
+        ({"max_answer_length": -1}, "max_answer_length"),
+        ({"max_seq_length": 60, "max_query_length": 60}, "max_seq_length"),
+        ({"qa_softmax": "padded"}, "qa_softmax"),
+    ],
+)
+def test_settings_that_exclude_each_other(settings, setting):
+    with user_error(f"--{setting}", settings[setting], setting=setting):
+        SquadConfig(model_name_or_path="m", do_eval=True, **settings)
+
+
+def test_null_odds_are_for_v2_only():
+    with user_error("--null_odds_file odds.json", "--task_name squad_v2", setting="null_odds_file"):
+        SquadScoringConfig(data_file="dev.json", predictions_file="p.json", null_odds_file="odds.json")

@@ -8,14 +8,18 @@ from types import SimpleNamespace
 import datasets
 import pytest
 import torch
+from errors import user_error
 from tiny_models import SPECIAL
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from bert_repro.configs import NerConfig
 from bert_repro.finetuning.data import encode
 from bert_repro.finetuning.outputs import output_rows
 from bert_repro.tasks import SPLIT_ROWS, metrics, tagging
-from bert_repro.tasks.tagging import CONLL2003, TAGS, TokenizedDocument, to_bio, windows
+from bert_repro.tasks.tag_schemes import to_bio
+from bert_repro.tasks.tagging import CONLL2003, TAGS
+from bert_repro.tasks.tagging_windows import TokenizedDocument, windows
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 PAD, UNK, CLS, SEP = 0, 1, 2, 3
@@ -90,23 +94,66 @@ def test_tags_become_bio(written, bio):
     assert to_bio(bio.split()) == bio.split()
 
 
-@pytest.mark.parametrize("context", ["tile", "sentence"])
+def random_document(generator):
+    room = generator.randint(3, 24)
+    counts = [generator.choice([0, 1, 2, 5, 9, 30]) for _ in range(generator.randint(1, 12))]
+    sentences = []
+    for count in counts:
+        sentences.append([[9] * generator.randint(1, room + 3) for _ in range(count)])
+    return TokenizedDocument.of(sentences, room, UNK), room, sum(counts)
+
+
+@pytest.mark.parametrize("context", ["tile", "sentence", "sliding"])
 def test_every_word_is_tagged_once_in_a_window_that_fits(context):
     generator = random.Random(0)
     for _ in range(200):
-        room = generator.randint(3, 24)
-        counts = [generator.choice([0, 1, 2, 5, 9, 30]) for _ in range(generator.randint(1, 12))]
-        sentences = [[[9] * generator.randint(1, room + 3) for _ in range(count)] for count in counts]
-        document = TokenizedDocument.of(sentences, room, UNK)
-        found = list(windows(document, context, room))
-        assert [word for window in found for word in range(*window)] == list(range(sum(counts)))
-        for first, last in found:
-            assert 0 < document.word_starts[last] - document.word_starts[first] <= room
+        document, room, num_words = random_document(generator)
+        tagged_words = []
+        for window in windows(document, context, room):
+            tagged_words += range(window.first_tagged, window.last_tagged)
+            assert window.first <= window.first_tagged < window.last_tagged <= window.last
+            assert 0 < document.word_starts[window.last] - document.word_starts[window.first] <= room
+            if context != "sliding":
+                assert (window.first, window.last) == (window.first_tagged, window.last_tagged)
+        assert tagged_words == list(range(num_words))
+
+
+def test_sliding_windows_tag_each_word_where_it_has_most_context():
+    generator = random.Random(1)
+    for _ in range(200):
+        document, room, _ = random_document(generator)
+        starts = document.word_starts
+        found = list(windows(document, "sliding", room))
+        for window in found:
+            for word in range(window.first_tagged, window.last_tagged):
+                contexts = []
+                for other in found:
+                    if other.first <= word < other.last:
+                        left = starts[word] - starts[other.first]
+                        contexts.append(min(left, starts[other.last] - 1 - starts[word]))
+                own = min(starts[word] - starts[window.first], starts[window.last] - 1 - starts[word])
+                assert own == max(contexts)
+
+
+def test_sliding_windows_give_every_word_a_quarter_of_a_window_on_both_sides_or_all_there_is():
+    room = 40
+    document = TokenizedDocument.of([[[9]] * 7] * 50, room, UNK)
+    num_tokens = len(document.tokens)
+    for window in windows(document, "sliding", room):
+        for word in range(window.first_tagged, window.last_tagged):
+            assert word - window.first >= min(word, room // 4 - 1)
+            assert window.last - word > min(num_tokens - 1 - word, room // 4 - 1)
+    # A document that fits is one window, as with tiles.
+    assert list(windows(document, "sliding", 1000)) == list(windows(document, "tile", 1000)) == [(0, 350, 0, 350)]
 
 
 @pytest.mark.parametrize(
     ("context", "texts"),
-    [("tile", ["[CLS]abcd[SEP]", "[CLS]ef[SEP]"]), ("sentence", ["[CLS]abc[SEP]", "[CLS]d[SEP]", "[CLS]ef[SEP]"])],
+    [
+        ("tile", ["[CLS]abcd[SEP]", "[CLS]ef[SEP]"]),
+        ("sliding", ["[CLS]abcd[SEP]", "[CLS]ef[SEP]"]),
+        ("sentence", ["[CLS]abc[SEP]", "[CLS]d[SEP]", "[CLS]ef[SEP]"]),
+    ],
 )
 def test_windows_stay_in_their_document(tokenizer, context, texts):
     sentences = dataset([["ab", "c"], ["d"], ["ef"]], documents=[0, 0, 1], tags=[[1, 2], [3], [4]])
@@ -207,3 +254,16 @@ def test_the_documents_that_are_shipped_are_those_of_the_published_splits():
     counts = [[int(count) for count in sentences.split()] for sentences in known.values()]
     published = [SPLIT_ROWS["conll2003", split] for split in ("train", "validation", "test")]
     assert list(map(sum, counts)) == published and list(map(len, counts)) == [946, 216, 231]
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"do_eval": True}, "--do_train"),
+        ({"do_train": True, "packing": False}, "--packing false"),
+        ({"do_train": True, "peft": "lora"}, "--peft lora"),
+    ],
+)
+def test_features_of_a_frozen_encoder_exclude_other_settings(settings, named):
+    with user_error("--feature_based last", named, setting="feature_based"):
+        NerConfig(model_name_or_path="m", feature_based="last", **settings)

@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from errors import user_error
 
 from bert_repro.configs import TriviaqaConfig
-from bert_repro.errors import UserError
+from bert_repro.conversion.triviaqa import convert_triviaqa, find_answers
 from bert_repro.tasks.data import read_file
-from bert_repro.tasks.squad_windows import convert_triviaqa, find_answers, questions_of
+from bert_repro.tasks.squad_questions import questions_of
 
 LONG = "word " * 399
 
@@ -85,6 +86,18 @@ def test_names_that_lead_out_of_the_evidence_are_not_read(evidence: Path) -> Non
 
 
 def test_evidence_without_an_answer_is_refused(evidence: Path) -> None:
-    with pytest.raises(UserError, match="no example came of"):
+    with user_error("qa.json", "0 examples", "--evidence_dir", setting="evidence_dir"):
         convert(evidence, question("a", "Part.txt"))
     assert not (evidence.parent / "out" / "train.json").exists()
+
+
+@pytest.mark.parametrize("missing", ["Answer", "Question", "QuestionId"])
+def test_a_file_that_is_not_triviaqas_is_refused(evidence: Path, missing: str) -> None:
+    second = question("b", "Edge.txt")
+    del second[missing]
+    with user_error("qa.json", "question 2", missing, setting="qa_file"):
+        convert(evidence, question("a", "Lloyd.txt"), second)
+    (evidence.parent / "list.json").write_text("[]")
+    settings = {"evidence_dir": str(evidence), "output_file": str(evidence.parent / "out" / "train.json")}
+    with user_error("list.json", setting="qa_file"):
+        convert_triviaqa(TriviaqaConfig(qa_file=str(evidence.parent / "list.json"), **settings))
