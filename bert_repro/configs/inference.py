@@ -21,6 +21,8 @@ class PredictConfig(Config):
 
       bert-repro predict --model_name_or_path runs/my-classifier --input_file new.csv --output_file answers.csv
 
+      bert-repro predict --model_name_or_path runs/my-classifier --dataset_name org/name --output_file answers.parquet
+
       bert-repro predict --model_name_or_path runs/my-answers --input_file questions.txt --context_file handbook.txt
 
     The model knows which task it is for. The input is a text on each line, or a .csv, .tsv, .jsonl or .parquet file
@@ -45,6 +47,14 @@ class PredictConfig(Config):
         (), "Columns of the texts. Default: as in training, else text, text_a and text_b, or those of a GLUE task."
     )
     label_column: str | None = setting(None, "Column of the right answers, for the score. Default: as in training.")
+    dataset_name: str | None = setting(
+        None,
+        "A dataset instead of input_file: a Hub id such as org/name, a folder of data files, or a folder written by "
+        "save_to_disk.",
+    )
+    dataset_config_name: str | None = setting(None, "Configuration (subset) of the dataset, if it has several.")
+    dataset_split: str = setting("test", "Split of the dataset to predict.")
+    streaming: bool = setting(False, "Read a dataset of the Hub while predicting, without downloading all of it first.")
     context_file: str | None = setting(
         None, "For questions in plain text: the file with the passage that they are about."
     )
@@ -66,11 +76,31 @@ class PredictConfig(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_positive(self, "max_seq_length", "per_device_eval_batch_size")
+        self._check_dataset()
         if Path(self.output_file or "").suffix not in _PREDICTION_SUFFIXES:
             raise UserError(
                 f"{flag('output_file', self.output_file)} has an unknown ending. Use .csv, .tsv, .jsonl, .parquet or "
                 ".conll.",
                 setting="output_file",
+            )
+
+    def _check_dataset(self) -> None:
+        """Refuses two inputs, and settings of a dataset that is not named."""
+        if self.dataset_name is not None:
+            for name in ("input_file", "input_format", "context_file"):
+                value = getattr(self, name)
+                if value is not None:
+                    raise UserError(
+                        f"{flag('dataset_name', self.dataset_name)} and {flag(name, value)} exclude each other. Leave "
+                        "one out.",
+                        setting=name,
+                    )
+            return
+        if self.dataset_config_name is not None or self.streaming:
+            name = "streaming" if self.streaming else "dataset_config_name"
+            raise UserError(
+                f"{flag(name, getattr(self, name))} requires {flag('dataset_name')}, the dataset that it is about.",
+                setting=name,
             )
 
 

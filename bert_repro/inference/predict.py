@@ -52,6 +52,7 @@ from bert_repro.inference.predictor import Answers, Predictor, ScoredRows, famil
 from bert_repro.inference.record_files import Record, header, join_parts, lines_of, write_part
 from bert_repro.models.loading import load_config
 from bert_repro.tasks.data import TABLES, TAGGED_SUFFIXES, read_file
+from bert_repro.tasks.named_datasets import identity_of, read_split
 from bert_repro.utils.files import (
     atomic_path,
     disk_errors,
@@ -101,7 +102,7 @@ def predict(config: PredictConfig) -> None:
         )
     with _work_folder(config) as folder:
         rows = _read_input(config, folder)
-        prediction = _Prediction(config, folder, rows, config.input_file or _STANDARD_INPUT)
+        prediction = _Prediction(config, folder, rows, _name_of_input(config))
         facts = prediction.run()
         if config.output_file is not None and is_main_process():
             prediction.join(facts)
@@ -121,7 +122,7 @@ def predictions_of(config: PredictConfig, data: "datasets.Dataset | None" = None
     with tempfile.TemporaryDirectory() as folder:
         if data is None:
             rows = _read_input(config, Path(folder))
-            where = config.input_file or _STANDARD_INPUT
+            where = _name_of_input(config)
         else:
             keeps_documents = family_of(config.model_name_or_path) is NerConfig
             rows = RowsInMemory(data, keeps_documents=keeps_documents)
@@ -140,7 +141,8 @@ def _work_folder(config: PredictConfig) -> Iterator[Path]:
         UserError: the folder contains parts from other input, another model or other settings.
     """
     output = Path(config.output_file) if config.output_file else None
-    can_continue = output is not None and not is_stream(output) and config.input_file is not None
+    has_stable_input = config.input_file is not None or config.dataset_name is not None
+    can_continue = output is not None and not is_stream(output) and has_stable_input
     if output is None or not can_continue or not is_main_process():
         with tempfile.TemporaryDirectory() as temporary:
             yield Path(temporary)
@@ -199,6 +201,8 @@ def _settings(config: PredictConfig) -> dict[str, object]:
         if name not in ("output_file", "overwrite_output_file"):
             settings[name] = list(value) if isinstance(value, tuple) else value
     settings["output_suffix"] = Path(config.output_file or "").suffix
+    if config.dataset_name is not None:
+        settings["dataset"] = identity_of(config.dataset_name, config.dataset_config_name)
     for name in ("input_file", "context_file"):
         file = getattr(config, name)
         settings[f"{name} sha256"] = file_digest(Path(file)) if file else None
@@ -409,17 +413,22 @@ def _read_input(config: PredictConfig, folder: Path) -> InputRows:
     Raises:
         UserError: it cannot be read, or is not what the model's task needs.
     """
+    keeps_documents = family_of(config.model_name_or_path) is NerConfig
+    if config.dataset_name is not None:
+        rows_of_split = read_split(
+            config.dataset_name, config.dataset_config_name, config.dataset_split, streaming=config.streaming
+        )
+        return write_rows(rows_of_split, folder, _name_of_input(config), keeps_documents=keeps_documents)
     if config.input_file is None and world_size() > 1:
         raise UserError(
             f"Several processes cannot share the standard input. Use {flag('input_file')}.", setting="input_file"
         )
-    where = config.input_file or _STANDARD_INPUT
+    where = _name_of_input(config)
     kind = _kind_of_input(config)
     if kind == "parquet":
         return write_parquet_rows(Path(where), folder)
 
     read_lines = _line_reader(config, folder)
-    keeps_documents = family_of(config.model_name_or_path) is NerConfig
     if kind in ("csv", "tsv"):
         rows: Iterator[Row] | None = table_rows(read_lines, where, kind)
     elif kind == "conll":
@@ -433,6 +442,13 @@ def _read_input(config: PredictConfig, folder: Path) -> InputRows:
         dataset = read_file(Path(where), lines=read_lines(), kind=kind)
         return RowsInMemory(dataset, keeps_documents=keeps_documents)
     return write_rows(rows, folder, where, keeps_documents=keeps_documents)
+
+
+def _name_of_input(config: PredictConfig) -> str:
+    """Returns what messages call the input."""
+    if config.dataset_name is not None:
+        return f"{config.dataset_name}, split {config.dataset_split}"
+    return config.input_file or _STANDARD_INPUT
 
 
 def _kind_of_input(config: PredictConfig) -> str:

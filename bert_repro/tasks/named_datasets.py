@@ -11,11 +11,12 @@ Only datasets of text files are read. No code from a dataset is run: the library
 formats that could hide code or are no text are refused by name.
 """
 
+import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from bert_repro.configs import CustomDataConfig, GlueConfig, NerConfig
 from bert_repro.configs.base import hub_is_reachable, looks_like_a_folder, nearest
@@ -41,6 +42,8 @@ _TEXT_FORMATS = ("arrow", "conll", "csv", "json", "parquet", "text")  # Builders
 _CONVERTED = "refs/convert/parquet"
 _SAVED_DATASET = "state.json"
 _SAVED_DATASET_DICT = "dataset_dict.json"
+# What the library raises for files that are missing, damaged or unreachable. Its own errors are of these types.
+_READ_ERRORS = (OSError, RuntimeError, ValueError, TypeError, StopIteration)
 _NO_LABEL = -1  # The class of an unlabelled row in published datasets.
 
 
@@ -100,13 +103,72 @@ def read_named_dataset(config: CustomDataConfig) -> NamedDataset:
     )
 
 
+def read_split(name: str, config_name: str | None, split: str, *, streaming: bool) -> Iterator[dict[str, Any]]:
+    """Returns the rows of one split, with the names of classes in place of their numbers.
+
+    Args:
+        name: the dataset, see `NamedDataConfig`.
+        config_name: its configuration.
+        split: the split.
+        streaming: whether rows of the Hub are read while they are used, without downloading all files first.
+
+    Raises:
+        UserError: the dataset cannot be read, or has no such split.
+    """
+    available = _load(name, config_name, streaming=streaming)
+    if split not in available:
+        raise UserError(
+            f"{flag('dataset_split', split)}: {name} has no such split. Its splits are: {', '.join(available)}.",
+            setting="dataset_split",
+        )
+    return _rows_with_class_names(available[split])
+
+
+def _rows_with_class_names(split: "datasets.Dataset | datasets.IterableDataset") -> Iterator[dict[str, Any]]:
+    """Yields rows whose classes are names. A column of classes in which the first row has none is left out."""
+    features = split.features or {}
+    class_columns = {column: feature for column, feature in features.items() if _is_class_label(feature)}
+    list_columns = {column: _item_of(feature) for column, feature in features.items()}
+    list_columns = {column: item for column, item in list_columns.items() if _is_class_label(item)}
+    unlabelled: set[str] | None = None
+    for row in split:
+        if unlabelled is None:
+            unlabelled = {column for column in class_columns if row[column] in (_NO_LABEL, None)}
+        for column in unlabelled:
+            del row[column]
+        for column, feature in class_columns.items():
+            if column not in unlabelled:
+                row[column] = None if row[column] in (_NO_LABEL, None) else feature.int2str(row[column])
+        for column, item in list_columns.items():
+            row[column] = item.int2str(row[column])  # type: ignore[attr-defined]
+        yield row
+
+
+def identity_of(name: str, config_name: str | None) -> str:
+    """Returns a text that changes when the files of a dataset change.
+
+    Raises:
+        UserError: the dataset cannot be read.
+    """
+    import datasets
+
+    folder = Path(name).expanduser()
+    saved = sorted(folder.rglob(_SAVED_DATASET)) if folder.is_dir() else []
+    if saved:
+        return " ".join(str(json.loads(path.read_text("utf-8")).get("_fingerprint")) for path in saved)
+    try:
+        builder = datasets.load_dataset_builder(str(folder) if folder.is_dir() else name, config_name)
+        # The hash is over the names and versions of the files.
+        return str(builder.hash)
+    except _READ_ERRORS as error:
+        raise _not_readable(name, config_name, error) from error
+
+
 # --- Loading ----------------------------------------------------------------------------------------------------------
 
 
-def _load(name: str, config_name: str | None) -> "Splits":
+def _load(name: str, config_name: str | None, *, streaming: bool = False) -> "Splits":
     """Loads all splits of a dataset."""
-    import datasets
-
     folder = Path(name).expanduser()
     if folder.is_file():
         raise UserError(
@@ -119,15 +181,15 @@ def _load(name: str, config_name: str | None) -> "Splits":
         raise UserError(f"{flag('dataset_name', name)}: no such folder. {advice}", setting="dataset_name")
     try:
         if folder.is_dir():
-            return _load_folder(folder, config_name)
-        return _load_from_hub(name, config_name)
+            return _load_folder(folder, config_name, streaming=streaming)
+        return _load_from_hub(name, config_name, streaming=streaming)
     except UserError:
         raise
-    except (OSError, RuntimeError, ValueError, TypeError, StopIteration, datasets.exceptions.DatasetsError) as error:
+    except _READ_ERRORS as error:
         raise _not_readable(name, config_name, error) from error
 
 
-def _load_folder(folder: Path, config_name: str | None) -> "Splits":
+def _load_folder(folder: Path, config_name: str | None, *, streaming: bool) -> "Splits":
     """Loads a folder by `save_to_disk`, or a folder of data files whose names say their split."""
     import datasets
 
@@ -135,10 +197,10 @@ def _load_folder(folder: Path, config_name: str | None) -> "Splits":
         return dict(datasets.load_from_disk(str(folder)))
     if (folder / _SAVED_DATASET).is_file():
         return {"train": datasets.load_from_disk(str(folder))}
-    return _load_files(str(folder), datasets.load_dataset_builder(str(folder), config_name))
+    return _load_files(str(folder), datasets.load_dataset_builder(str(folder), config_name), streaming=streaming)
 
 
-def _load_from_hub(name: str, config_name: str | None) -> "Splits":
+def _load_from_hub(name: str, config_name: str | None, *, streaming: bool) -> "Splits":
     """Loads a dataset of the Hub, or its converted files if it has a loading script."""
     import datasets
 
@@ -146,21 +208,23 @@ def _load_from_hub(name: str, config_name: str | None) -> "Splits":
         # Without this the library would retry for minutes before it looks into its cache.
         datasets.config.HF_HUB_OFFLINE = True
     try:
-        return _load_files(name, datasets.load_dataset_builder(name, config_name))
+        return _load_files(name, datasets.load_dataset_builder(name, config_name), streaming=streaming)
     except RuntimeError as error:
         if "scripts are no longer supported" not in str(error):
             raise
-        return _load_converted(name, config_name)
+        return _load_converted(name, config_name, streaming=streaming)
 
 
-def _load_files(name: str, builder: "datasets.DatasetBuilder") -> "Splits":
-    """Reads the files of a dataset into the library's cache and returns its splits."""
+def _load_files(name: str, builder: "datasets.DatasetBuilder", *, streaming: bool) -> "Splits":
+    """Returns the splits of a dataset, read into the library's cache or, when streaming, while they are used."""
     _require_text_format(builder, name)
+    if streaming:
+        return dict(builder.as_streaming_dataset())
     builder.download_and_prepare()
     return dict(builder.as_dataset())
 
 
-def _load_converted(name: str, config_name: str | None) -> "Splits":
+def _load_converted(name: str, config_name: str | None, *, streaming: bool) -> "Splits":
     """Loads the Parquet files that the Hub makes of a dataset with a loading script, which is never run.
 
     They are in a branch of their own, in a folder for each configuration.
@@ -179,7 +243,8 @@ def _load_converted(name: str, config_name: str | None) -> "Splits":
             setting="dataset_config_name",
         )
     logger.info("%s has a loading script, which is not run. Its Parquet files on the Hub are read instead.", name)
-    return _load_files(name, datasets.load_dataset_builder(name, data_dir=config_name, revision=_CONVERTED))
+    builder = datasets.load_dataset_builder(name, data_dir=config_name, revision=_CONVERTED)
+    return _load_files(name, builder, streaming=streaming)
 
 
 def _require_text_format(builder: "datasets.DatasetBuilder", name: str) -> None:

@@ -182,3 +182,59 @@ def test_a_dataset_dict_in_python(tmp_path: Path, pretrained: Path) -> None:
         model=pretrained, train=data, output_dir=str(tmp_path / "run"), max_steps=1, train_batch_size=2
     )
     assert run["rows_scored"] == 2 and run["data"]["text_columns"] == ["review"]
+
+
+class TestPredictions:
+    @pytest.fixture
+    def folder(self, tmp_path: Path) -> Path:
+        features = Features({"text": Value("string"), "label": ClassLabel(names=["0", "1"])})
+        rows = [{"text": f"the river {row}", "label": row % 2} for row in range(9)]
+        test = Dataset.from_list(rows, features=features)
+        test.to_parquet(tmp_path / "data" / "test.parquet")
+        unlabelled = Dataset.from_list([{**row, "label": -1} for row in rows], features=features)
+        unlabelled.to_parquet(tmp_path / "data" / "train.parquet")
+        return tmp_path / "data"
+
+    @pytest.mark.parametrize("streaming", ["true", "false"])
+    def test_a_split_is_predicted_with_the_names_of_its_classes(
+        self, folder: Path, tmp_path: Path, finetuned: Path, streaming: str
+    ) -> None:
+        answers = tmp_path / "answers.jsonl"
+        code = recipe(
+            "predict", "--model_name_or_path", finetuned, "--dataset_name", folder, "--streaming", streaming,
+            "--text_columns", "text", "--output_file", answers,
+        )  # fmt: skip
+        assert code == 0
+        rows = Dataset.from_json(str(answers), cache_dir=str(tmp_path / streaming))
+        assert rows["text"][:] == [f"the river {row}" for row in range(9)]
+        assert rows["label"][:] == ["0", "1"] * 4 + ["0"]
+
+    def test_a_split_without_labels_has_no_column_of_labels(
+        self, folder: Path, tmp_path: Path, finetuned: Path
+    ) -> None:
+        answers = tmp_path / "answers.jsonl"
+        code = recipe(
+            "predict", "--model_name_or_path", finetuned, "--dataset_name", folder, "--dataset_split", "train",
+            "--text_columns", "text", "--output_file", answers,
+        )  # fmt: skip
+        assert code == 0
+        assert "label" not in Dataset.from_json(str(answers), cache_dir=str(tmp_path / "cache")).column_names
+
+    def test_a_missing_split_and_two_inputs_are_refused(self, folder: Path) -> None:
+        from bert_repro.configs import PredictConfig
+        from bert_repro.tasks.named_datasets import read_split
+
+        with user_error("dev", "test", setting="dataset_split"):
+            read_split(str(folder), None, "dev", streaming=False)
+        with user_error("--dataset_name", setting="input_file"):
+            PredictConfig(model_name_or_path="m", dataset_name="org/x", input_file="a.csv")
+        with user_error("--dataset_name", setting="streaming"):
+            PredictConfig(model_name_or_path="m", streaming=True)
+
+    def test_other_files_in_the_folder_are_another_input(self, folder: Path, tmp_path: Path) -> None:
+        from bert_repro.tasks.named_datasets import identity_of
+
+        before = identity_of(str(folder), None)
+        assert identity_of(str(folder), None) == before
+        Dataset.from_dict({"text": ["x"], "label": ["0"]}).to_parquet(folder / "validation.parquet")
+        assert identity_of(str(folder), None) != before
