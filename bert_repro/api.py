@@ -110,6 +110,23 @@ class RunResult(dict[str, Any]):
         model_class = getattr(modeling_bert_repro, f"BertRepro{head}")
         return model_class.from_pretrained(self.folder, trust_remote_code=False).eval()
 
+    def errors(self, split: str | None = None) -> list[dict[str, Any]]:
+        """Returns the rows of a scored split whose prediction is wrong, as its file of predictions contains them.
+
+        Args:
+            split: the split; None: the one that `metrics` are about.
+
+        Raises:
+            UserError: the split has no labels, or the run wrote no predictions for it.
+        """
+        from bert_repro.finetuning.error_analysis import predictions_file, wrong_rows
+
+        name = split or str(self.get("split"))
+        path = predictions_file(self.folder, name)
+        if path is None or self.get("primary_metric") == "pearson":
+            raise UserError(f"{self.folder} has no predictions for the split {name} that can be right or wrong.")
+        return wrong_rows(path)
+
     def predict(self, data: "Texts", **settings: Any) -> list[dict[str, Any]]:
         """Predicts with the model; see `bert_repro.predict`."""
         return predict(self.folder, data, **settings)

@@ -63,14 +63,14 @@ def after_corpus(config: CorpusConfig) -> list[str]:
 
 
 def after_pretraining(config: PretrainingConfig) -> list[str]:
-    """Suggests fine-tuning on a GLUE task, or a dry run of the upload if the Hub cannot be reached."""
+    """Suggests fine-tuning: on a GLUE task or, if the Hub cannot be reached, on the user's own file."""
     from huggingface_hub import constants
 
     folder = shlex.quote(config.output_dir)
     if hub_is_reachable() and not constants.HF_HUB_OFFLINE:
         step = f"run_glue --model_name_or_path {folder} --task_name mrpc --do_train --do_eval --output_dir runs/mrpc"
     else:
-        step = f"push_to_hub --folder {folder} --hub_model_id ORG/{Path(config.output_dir).name} --dry_run"
+        step = f"run_glue --model_name_or_path {folder} --train_file train.csv --output_dir runs/my-classifier"
     return [f"model, card and scores: {folder} (README.md, results.json)", f"next: bert-repro {step}"]
 
 

@@ -269,7 +269,7 @@ def test_files_alone_say_what_to_do_and_the_end_of_a_run_says_what_comes_next(mo
     assert tags.endswith("--input_file dev.txt --output_file answers.csv --input_format conll")
     monkeypatch.setattr(next_steps, "hub_is_reachable", lambda: False)
     pretrained = next_steps.after_pretraining(configs.PretrainingConfig(corpus="c", output_dir="out"))[-1]
-    assert "push_to_hub --folder out" in pretrained, "what needs the Hub is no next step without it"
+    assert "--train_file train.csv" in pretrained, "what needs the Hub is no next step without it"
     for line in (following, made[-1], continued[-1], tags, pretrained):
         recipe, *arguments = shlex.split(line.removeprefix("next: bert-repro "))
         cli.parse(RECIPES[recipe].config, arguments)

@@ -27,6 +27,7 @@ from bert_repro.configs.presets import FEATURE_BILSTM_LAYERS, FEATURE_BILSTM_SIZ
 from bert_repro.errors import UserError, flag
 from bert_repro.finetuning.batch_source import FinetuningSource, ModelInputs
 from bert_repro.finetuning.data import Split, SplitCache, SplitReader, content_digest
+from bert_repro.finetuning.error_analysis import class_scores, never_predicted, predictions_file, wrong_rows
 from bert_repro.finetuning.frozen_encoder import FeatureCache
 from bert_repro.finetuning.head_labels import relabel_head, trained_labels
 from bert_repro.finetuning.outputs import HeadOutputs
@@ -40,13 +41,14 @@ from bert_repro.models.loading import (
     tokenizer_fingerprint,
 )
 from bert_repro.results import RunResults
-from bert_repro.tasks.base import Predictions, Task
+from bert_repro.tasks.base import JsonObject, Predictions, Task
 from bert_repro.training import adapters, run
 from bert_repro.training.batches import batch_sizes
 from bert_repro.training.best_model import BestModel
 from bert_repro.training.optimizer import freeze
 from bert_repro.training.run import load_model
 from bert_repro.training.trainer import Trainer
+from bert_repro.utils.readers import listed
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -112,7 +114,7 @@ def _finetune(begun: run.Run[FinetuningConfig], task: Task, member: SweepMember 
     begun.clear()
 
     # Train, score, predict.
-    results: dict[str, Any] = {"task": task.name, "splits": {}}
+    results: JsonObject = {"task": task.name, "splits": {}}
     if source is not None:
         results["train"] = finetuning.train(source)
     if config.do_eval:
@@ -184,9 +186,9 @@ def require_fit(config: FinetuningConfig, shape: BertReproConfig) -> None:
         )
 
 
-def model_changes(config: FinetuningConfig) -> dict[str, Any]:
+def model_changes(config: FinetuningConfig) -> JsonObject:
     """Returns the entries of the model's configuration that the settings of a run change."""
-    changes: dict[str, Any] = {}
+    changes: JsonObject = {}
     for name in ("hidden_dropout_prob", "attention_probs_dropout_prob", "bilstm_size"):
         value = getattr(config, name)
         if value is not None:
@@ -198,7 +200,7 @@ def model_changes(config: FinetuningConfig) -> dict[str, Any]:
     return changes
 
 
-def _first_scored_split(splits: Mapping[str, Mapping[str, Any]]) -> str:
+def _first_scored_split(splits: Mapping[str, JsonObject]) -> str:
     """Returns the name of the first split with scores; `SplitReader` has refused data without any."""
     return next(name for name, split in splits.items() if "metrics" in split)
 
@@ -206,7 +208,7 @@ def _first_scored_split(splits: Mapping[str, Mapping[str, Any]]) -> str:
 # --- Baselines --------------------------------------------------------------------------------------------------------
 
 
-def _add_baselines(results: dict[str, Any], finetuning: "FinetuningRun", member: SweepMember | None) -> None:
+def _add_baselines(results: JsonObject, finetuning: "FinetuningRun", member: SweepMember | None) -> None:
     """Adds the scores of the baselines to the results. A single run also logs them."""
     if member is not None and not member.computes_baselines:
         return
@@ -217,7 +219,7 @@ def _add_baselines(results: dict[str, Any], finetuning: "FinetuningRun", member:
         log_baselines(finetuning.config, results)
 
 
-def log_baselines(config: FinetuningConfig, results: Mapping[str, Any]) -> None:
+def log_baselines(config: FinetuningConfig, results: JsonObject) -> None:
     """Logs the scores of the baselines, and advice if the model does not beat one of them.
 
     Args:
@@ -357,7 +359,7 @@ class FinetuningRun:
             ]
         return source
 
-    def train(self, source: FinetuningSource) -> dict[str, Any]:
+    def train(self, source: FinetuningSource) -> JsonObject:
         """Fine-tunes the model and returns the part `train` of the results."""
         task, config, split = self.task, self.config, self.splits.train()
         output_dir = Path(config.output_dir)
@@ -391,7 +393,7 @@ class FinetuningRun:
         # An adapter is saved alone, then merged into the weights.
         is_main_process = self.accelerator.is_main_process
         self.model, adapter = adapters.merge_and_save(trainer.model, self.tokenizer, output_dir, write=is_main_process)
-        results: dict[str, Any] = {
+        results: JsonObject = {
             **adapter,
             "examples": len(split.examples),
             "published_rows": task.published_rows(str(task.train_split)),
@@ -415,14 +417,14 @@ class FinetuningRun:
         is_one_graph = self.config.packing and self.feature_cache is None and self.model.config.bilstm_size is None
         return self.accelerator.device.type == "cuda" and is_one_graph and steps >= STEPS_WORTH_COMPILING
 
-    def _evaluate_first(self) -> dict[str, Any]:
+    def _evaluate_first(self) -> JsonObject:
         """Scores the first evaluation split, for the training log."""
         split = next(iter(self.splits.evaluation().values()))
         return self.task.score(self.predictions(split), split.examples)
 
     # --- Scores and predictions
 
-    def split_results(self, names: Sequence[str], splits: Mapping[str, Split], *, is_dev: bool) -> dict[str, Any]:
+    def split_results(self, names: Sequence[str], splits: Mapping[str, Split], *, is_dev: bool) -> JsonObject:
         """Predicts splits, scores those with labels, and writes the predictions.
 
         Args:
@@ -430,12 +432,12 @@ class FinetuningRun:
             splits: the splits that exist.
             is_dev: whether settings of the task may be chosen on them, and a degenerate run is reported.
         """
-        results: dict[str, Any] = {}
+        results: JsonObject = {}
         for name in names:
             results[name] = self._results_of(name, splits[name], is_dev=is_dev) if name in splits else {"missing": True}
         return results
 
-    def _results_of(self, name: str, split: Split, *, is_dev: bool) -> dict[str, Any]:
+    def _results_of(self, name: str, split: Split, *, is_dev: bool) -> JsonObject:
         predictions, examples = self.predictions(split), split.examples
         # Choose thresholds on dev. After training, the model stores them.
         if is_dev and (self.config.do_train or self.config.ensemble_with):
@@ -444,7 +446,7 @@ class FinetuningRun:
             self.model.config.update(self.task.model_settings())
 
         # Some test sets have labels too (CoNLL-2003).
-        results: dict[str, Any] = {}
+        results: JsonObject = {}
         if self.task.is_labelled(examples):
             results = self._scores(name, predictions, split)
         if is_dev:
@@ -454,23 +456,41 @@ class FinetuningRun:
         files: list[Path] = []
         if self.accelerator.is_main_process:
             files = self.task.write_predictions(self.config.output_dir, name, examples, predictions)
+            if "metrics" in results:
+                self._log_wrong_rows(name, results)
         results |= {"rows": len(examples), "truncated": self.task.count_truncated(split.features)}
         results["files"] = [path.name for path in files]
         return results
 
-    def _scores(self, name: str, predictions: Predictions, split: Split) -> dict[str, Any]:
+    def _scores(self, name: str, predictions: Predictions, split: Split) -> JsonObject:
         metrics = self.task.score(predictions, split.examples)
         text = ", ".join(f"{metric} {value:.4f}" for metric, value in metrics.items())
         logger.info("%s %s: %s", self.task.name, name, text)
-        results: dict[str, Any] = {
+        results: JsonObject = {
             "metrics": metrics,
             "rows_scored": len(split.examples),
             "published_rows": self.task.published_rows(name),
         }
         details = self.task.score_details(predictions, split.examples)
+        # Entities have a table of their own, in which words do not count one by one.
+        if "confusion_matrix" in details and "entities" not in details:
+            labels, matrix = details["labels"], details["confusion_matrix"]
+            details["classes"] = class_scores(labels, matrix)
+            missing = never_predicted(labels, matrix)
+            if missing:
+                details["never_predicted"] = missing
+                logger.warning("%s %s: the model never predicts %s.", self.task.name, name, listed(missing))
         if details:
             results["details"] = details
         return results
+
+    def _log_wrong_rows(self, name: str, results: JsonObject) -> None:
+        """Logs how many rows of a scored split are wrong, and where to read them."""
+        path = predictions_file(Path(self.config.output_dir), name)
+        # A number is neither right nor wrong.
+        if path is None or "pearson" in results["metrics"]:
+            return
+        logger.info("%s: %d of %d wrong: %s", name, len(wrong_rows(path)), results["rows_scored"], path)
 
     def _warn_of_degenerate_run(self, name: str) -> None:
         logger.warning(

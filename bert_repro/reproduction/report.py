@@ -11,6 +11,7 @@ from pathlib import Path
 
 from bert_repro.configs import ReportConfig
 from bert_repro.errors import UserError, flag
+from bert_repro.hub.markdown import line
 from bert_repro.reproduction.claims import Verdict
 from bert_repro.reproduction.collect import collect, settings_table
 from bert_repro.reproduction.orderings import (
@@ -136,7 +137,7 @@ def _lines(
         yield "; ".join(f"{table_name(table.key)} ({table.title.rstrip('.')})" for table in not_run) + ".\n"
     yield "## Settings of our runs\n\n| setting | values | of |\n| --- | --- | --- |"
     for row in settings_table(results.runs):
-        yield f"| {' | '.join(map(_cell, row))} |"
+        yield f"| {' | '.join(map(line, row))} |"
     yield "\n" + resources.files("bert_repro.reproduction").joinpath("how_it_is_counted.md").read_text("utf-8")
 
 
@@ -171,12 +172,12 @@ def _sizes(results: AllResults) -> str:
         if name in SIZE_PRESETS:
             descriptions.append(f"{name}: {SIZE_PRESETS[name].description}")
         else:
-            descriptions.append(name)
+            descriptions.append(line(name))
     return "; ".join(descriptions)
 
 
 def _summary_of_models(differences: Sequence[Ordering], sizes: str) -> str:
-    means = [f"{item.statement}: {_with_interval(item)}" for item in differences if item.column == MEAN]
+    means = [f"{line(item.statement)}: {_with_interval(item)}" for item in differences if item.column == MEAN]
     return (
         f"Finished models in the paper's tables, scored on dev ({sizes}). Mean of the tasks in points: "
         f"{'; '.join(means) or 'one model'}. Intervals are over dev examples and fine-tuning seeds; another "
@@ -219,7 +220,7 @@ def _ordering_line(item: Ordering) -> str:
         if not item.failed:
             p_value = "p < 0.001" if item.ours.p_value < 0.001 else f"p = {item.ours.p_value:.3f}"
     return (
-        f"| {table_name(item.table)} ({item.size_preset}) | {item.statement} | {item.column} | "
+        f"| {table_name(item.table)} ({line(item.size_preset)}) | {line(item.statement)} | {item.column} | "
         f"{signed(item.paper, digits)} | {signed(difference, digits)} | {interval} | {p_value} | {item.verdict} |"
     )
 
@@ -232,7 +233,7 @@ def _difference_lines(differences: Sequence[Ordering], plots: Mapping[str, Path]
     yield "## Finished models against the first\n"
     yield f"![Differences from the first model](plots/{plots[MODELS_PLOT].name})\n"
     yield "Differences in points with 95% intervals; bold where p < 0.05, not corrected for the number of tests.\n"
-    yield f"| | column | {' | '.join(_cell(statement) for _, statement in models)} |"
+    yield f"| | column | {' | '.join(line(statement) for _, statement in models)} |"
     yield f"| --- | --- |{' ---: |' * len(models)}"
     by_column: dict[tuple[str, str], dict[tuple[str | None, str], Ordering]] = {}
     for item in differences:
@@ -257,7 +258,7 @@ def _with_interval(item: Ordering) -> str:
 
 def _table_lines(table: ResultsTable) -> Iterator[str]:
     """Yields a table of the paper, or Figure 5, with our numbers below the paper's."""
-    yield f"## {table_name(table.key)}, ours at size {table.size_preset}\n"
+    yield f"## {table_name(table.key)}, ours at size {line(table.size_preset)}\n"
     yield f"Paper: {table.title.rstrip('.')}.\n"
     heads = [_head(table, column) for column in table.columns]
     yield f"| row | | {' | '.join(heads)} |\n| --- | --- |{' ---: |' * len(table.columns)}"
@@ -268,7 +269,7 @@ def _table_lines(table: ResultsTable) -> Iterator[str]:
     yield ""
     yield from _leaderboard_lines(table)
     if notes:
-        yield "No difference: " + " ".join(f"{letter}: {reason}." for reason, letter in notes.items()) + "\n"
+        yield "No difference: " + " ".join(f"{letter}: {line(reason)}." for reason, letter in notes.items()) + "\n"
 
 
 def _head(table: ResultsTable, column: Column) -> str:
@@ -279,20 +280,20 @@ def _head(table: ResultsTable, column: Column) -> str:
 def _row_lines(table: ResultsTable, row: ResultsRow, notes: dict[str, str]) -> Iterator[str]:
     if row.paper:
         cells = [_printed(row.paper.get(column.name), _digits(column)) for column in table.columns]
-        yield f"| {_cell(row.name)} | paper | {' | '.join(cells)} |"
+        yield f"| {line(row.name)} | paper | {' | '.join(cells)} |"
     if row.ours:
         name = ""
         if not row.paper:
-            name = _cell(row.name)
+            name = line(row.name)
         if not row.paper and row.paper_row:
-            name += f"<br>next to {row.paper_row}"
-        cells = [_our_cell(row, column, notes) for column in table.columns]
+            name += f"<br>next to {line(row.paper_row)}"
+        cells = [_ourline(row, column, notes) for column in table.columns]
         yield f"| {name} | ours | {' | '.join(cells)} |"
 
 
 def _leaderboard_lines(table: ResultsTable) -> Iterator[str]:
     """Yields a sentence with the scores as GLUE's leaderboard averages them, if one of our rows is complete."""
-    scores = [f"{row.name} {row.leaderboard:.1f}" for row in table.rows.values() if row.leaderboard is not None]
+    scores = [f"{line(row.name)} {row.leaderboard:.1f}" for row in table.rows.values() if row.leaderboard is not None]
     if not scores:
         return
     papers = ", ".join(f"{name} {score}" for name, score in LEADERBOARD.items())
@@ -302,7 +303,7 @@ def _leaderboard_lines(table: ResultsTable) -> Iterator[str]:
     )
 
 
-def _our_cell(row: ResultsRow, column: Column, notes: dict[str, str]) -> str:
+def _ourline(row: ResultsRow, column: Column, notes: dict[str, str]) -> str:
     """Returns our number with deviation, interval and difference; a new reason for no difference is added to notes."""
     if column.task == AVERAGED:
         return _printed(row.average, 1)
@@ -328,10 +329,6 @@ def _our_cell(row: ResultsRow, column: Column, notes: dict[str, str]) -> str:
 def _digits(column: Column) -> int:
     """Returns how many decimals a column has: two for perplexities, one for percent."""
     return 2 if unit(column) == 1 else 1
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("[MASK]", "\\[MASK]")
 
 
 def _printed(value: float | None, digits: int) -> str:
