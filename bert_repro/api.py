@@ -35,7 +35,7 @@ from bert_repro.configs.presets import preset_values
 from bert_repro.errors import UserError, settings_as_arguments
 from bert_repro.recipes import RECIPES
 from bert_repro.results import read_results
-from bert_repro.utils.readers import shown
+from bert_repro.utils.readers import quoted
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -411,7 +411,7 @@ def predict(model: str | Path, data: "Texts", **settings: Any) -> list[dict[str,
     if isinstance(data, str | Path):
         if not os.path.exists(data):
             raise UserError(
-                f"data {shown(str(data))}: there is no such file. Pass texts as a list.", setting="input_file"
+                f"data {quoted(str(data))}: there is no such file. Pass texts as a list.", setting="input_file"
             )
         return predictions_of(_configuration(PredictConfig, None, {**vars(config), "input_file": str(data)}))
     return predictions_of(config, as_dataset(_as_columns(data), "data="))

@@ -22,7 +22,7 @@ from bert_repro.configs.base import choices_of, did_you_mean, help_of, type_hint
 from bert_repro.configs.presets import preset_names, preset_values
 from bert_repro.configs.upstream_flags import upstream_advice
 from bert_repro.errors import UserError
-from bert_repro.utils.readers import parse_yaml, shown
+from bert_repro.utils.readers import parse_yaml, quoted
 
 ConfigType = TypeVar("ConfigType", bound=Config)
 
@@ -100,7 +100,7 @@ def settings_from(document: Mapping[str, Any], config_class: type[Config], where
     for key, value in document.items():
         if key not in names:
             advice = did_you_mean(str(key), names) or "see --help"
-            raise UserError(f"{where}: unknown setting {shown(key)}; {advice}")
+            raise UserError(f"{where}: unknown setting {quoted(key)}; {advice}")
         if value is None:
             values[key] = None
         elif key in _ONLY_IN_FILES:
@@ -143,7 +143,7 @@ def _entries(key: str, value: Any, where: str) -> tuple[Phase | TextSource, ...]
         return tuple(entry_class(**entry) for entry in value)
     except TypeError:
         names = ", ".join(item.name for item in dataclasses.fields(entry_class))
-        raise UserError(f"{where}: {key} is {shown(value)}; write a list of mappings of {names}") from None
+        raise UserError(f"{where}: {key} is {quoted(value)}; write a list of mappings of {names}") from None
 
 
 # --- Parser -----------------------------------------------------------------------------------------------------------
@@ -193,7 +193,7 @@ class _Parser(HfArgumentParser):  # type: ignore[misc]
         # --flag=value and --flag value are both possible.
         flags = [word.partition("=")[0] for word in words if word.startswith("-")]
         if not flags:
-            self.error(f"{shown(words[0])} is not expected here; every setting is a flag")
+            self.error(f"{quoted(words[0])} is not expected here; every setting is a flag")
         name = flags[0].lstrip("-").replace("-", "_")
         if name in _ONLY_IN_FILES:
             first_field = dataclasses.fields(_ONLY_IN_FILES[name])[0].name

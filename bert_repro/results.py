@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypedDict
 
 from bert_repro.errors import UserError
 from bert_repro.utils.files import RESULTS, write_json
-from bert_repro.utils.readers import read_json_object, shown
+from bert_repro.utils.readers import quoted, read_json_object
 
 _REMEDY = "Name the folder of a finished run, or make the run again."
 
@@ -211,7 +211,7 @@ def _require_types(content: dict[str, Any], format_class: Any, path: str, prefix
         kind = _json_type(hint)
         is_number = kind is float and isinstance(value, int)
         if not isinstance(value, kind) and not is_number:
-            raise UserError(f"{path}: {prefix}{name} is {shown(value)}, not {kind.__name__}. {_REMEDY}")
+            raise UserError(f"{path}: {prefix}{name} is {quoted(value)}, not {kind.__name__}. {_REMEDY}")
         if typing.is_typeddict(hint):
             _require_types(value, hint, path, f"{prefix}{name}.")
         elif hint == dict[str, float]:
@@ -219,7 +219,7 @@ def _require_types(content: dict[str, Any], format_class: Any, path: str, prefix
         elif name == "splits":
             for split, results in value.items():
                 if not isinstance(results, dict):
-                    raise UserError(f"{path}: splits.{split} is {shown(results)}, not an object. {_REMEDY}")
+                    raise UserError(f"{path}: splits.{split} is {quoted(results)}, not an object. {_REMEDY}")
                 _require_types(results, SplitResults, path, f"splits.{split}.")
 
 
@@ -236,4 +236,4 @@ def _json_type(hint: Any) -> type:
 def _require_numbers(values: dict[str, Any], path: str, name: str) -> None:
     for key, value in values.items():
         if not isinstance(value, int | float):
-            raise UserError(f"{path}: {name}.{shown(key)} is {shown(value)}, not a number. {_REMEDY}")
+            raise UserError(f"{path}: {name}.{quoted(key)} is {quoted(value)}, not a number. {_REMEDY}")

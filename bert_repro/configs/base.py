@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Literal
 from bert_repro.errors import UserError, flag
 from bert_repro.utils.files import is_stream
 from bert_repro.utils.process import is_free_folder, is_main_process, is_unfinished_run
-from bert_repro.utils.readers import shown
+from bert_repro.utils.readers import quoted
 
 LOCATIONS = frozenset({"model_name_or_path", "data_dir", "corpus", "train_file", "validation_file"})
 """Settings that say from where a run reads what decides its result. A resumed run compares the content, not the path,
@@ -102,7 +102,7 @@ def _require_type(name: str, value: Any, hint: Any) -> None:
     is_number_or_switch = bool(options & {int, float, bool}) and str not in options and not _choices(hint)
     if isinstance(value, str) and is_number_or_switch:
         kind = "true or false" if bool in options else "a number"
-        raise UserError(f"{flag(name)} is {shown(value)}; it must be {kind}.", setting=name)
+        raise UserError(f"{flag(name)} is {quoted(value)}; it must be {kind}.", setting=name)
 
 
 def _require_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
@@ -112,7 +112,7 @@ def _require_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
     for choice in value if isinstance(value, tuple) else (value,):
         if choice not in choices:
             advice = did_you_mean(str(choice), choices) or f"it must be one of: {', '.join(choices)}"
-            raise UserError(f"{flag(name)} is {shown(choice)}; {advice}", setting=name)
+            raise UserError(f"{flag(name)} is {quoted(choice)}; {advice}", setting=name)
 
 
 _read_hints: Callable[[type], dict[str, Any]] = functools.cache(typing.get_type_hints)

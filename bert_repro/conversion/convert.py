@@ -40,7 +40,7 @@ from bert_repro.hub.export import export_checkpoint
 from bert_repro.models.configuration_bert_repro import AUTO_CLASSES, BertReproConfig
 from bert_repro.models.loading import load_tokenizer, quiet_transformers, read_model_config
 from bert_repro.utils.files import CONVERSION, atomic_folder, write_json
-from bert_repro.utils.readers import first_line, listed, read_json, read_json_object, shown
+from bert_repro.utils.readers import comma_separated, first_line, quoted, read_json, read_json_object
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -156,7 +156,9 @@ def _weights_in(folder: Path) -> Path:
     if not candidates:
         raise UserError(f"holds no checkpoint: neither TensorFlow's .index nor {_TORCH_WEIGHTS} is there.")
     if len(candidates) > 1:
-        raise UserError(f"holds several checkpoints: {listed(file.name for file in candidates)}. Name one of them.")
+        raise UserError(
+            f"holds several checkpoints: {comma_separated(file.name for file in candidates)}. Name one of them."
+        )
     return candidates[0]
 
 
@@ -179,7 +181,7 @@ def _torch_tensors(path: Path) -> dict[str, Array]:
         try:
             pair = pair_of(name)
         except (KeyError, IndexError):
-            raise UserError(f"{path.name} contains {shown(name)}, which is not a weight of a BERT.") from None
+            raise UserError(f"{path.name} contains {quoted(name)}, which is not a weight of a BERT.") from None
         tensors[pair.original] = _as_float(name, pair.as_original(array))
     require_bert(tensors)
     return tensors
@@ -215,10 +217,10 @@ def _load_pickle(path: Path) -> dict[str, Array]:
 def _as_float(name: str, array: Array) -> Array:
     """Returns a weight in float32."""
     if array.dtype.kind != "f":
-        raise UserError(f"{shown(name)} holds {array.dtype} numbers, but weights are floating-point numbers.")
+        raise UserError(f"{quoted(name)} holds {array.dtype} numbers, but weights are floating-point numbers.")
     values = np.asarray(array, np.float32)
     if not np.isfinite(values).all():
-        raise UserError(f"{shown(name)} contains values that are not finite. Download the checkpoint again.")
+        raise UserError(f"{quoted(name)} contains values that are not finite. Download the checkpoint again.")
     return values
 
 
@@ -308,7 +310,7 @@ def _activation(name: str | None, gelu: str | None, is_torch: bool) -> str:
     if name != "gelu":
         if gelu is not None:
             raise UserError(
-                f"{flag('gelu', gelu)}: {_ORIGINAL_CONFIG} says hidden_act {shown(name)}; leave it out.",
+                f"{flag('gelu', gelu)}: {_ORIGINAL_CONFIG} says hidden_act {quoted(name)}; leave it out.",
                 setting="gelu",
             )
         return name or "linear"
@@ -361,7 +363,8 @@ def _match_tensors(original: Original) -> None:
     missing = sorted(set(needed) - set(original.tensors))
     if missing:
         raise UserError(
-            f"lacks {listed(missing)}, which {flag('head', original.head)} needs. Name a checkpoint that has it.",
+            f"lacks {comma_separated(missing)}, which {flag('head', original.head)} needs. Name a checkpoint that has "
+            "it.",
             setting="head",
         )
     # Tensors of another head may be left out, with a reason. Anything else would be lost without a word.
@@ -369,7 +372,7 @@ def _match_tensors(original: Original) -> None:
     unknown = [name for name in surplus if not _OPTIONAL_TENSORS.fullmatch(name)]
     if unknown:
         num_layers = original.config.num_hidden_layers
-        raise UserError(f"holds {listed(unknown)}, which is no tensor of a BERT with {num_layers} layers.")
+        raise UserError(f"holds {comma_separated(unknown)}, which is no tensor of a BERT with {num_layers} layers.")
     for name in surplus:
         original.left_out[name] = f"not part of {flag('head', original.head)}"
         del original.tensors[name]

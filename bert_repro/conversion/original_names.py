@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from bert_repro.errors import UserError, flag
 from bert_repro.models.configuration_bert_repro import AUTO_CLASSES, BertReproConfig
-from bert_repro.utils.readers import listed, shown
+from bert_repro.utils.readers import comma_separated, quoted
 
 Array = npt.NDArray[np.generic]
 
@@ -205,7 +205,7 @@ def head_of(names: Iterable[str]) -> str:
     if heads == ["masked_lm", "next_sentence"]:
         return "pretraining"
     if len(heads) > 1:
-        raise UserError(f"contains the heads {listed(heads)}. Name the one to convert with {flag('head')}.")
+        raise UserError(f"contains the heads {comma_separated(heads)}. Name the one to convert with {flag('head')}.")
     return heads[0] if heads else "encoder"
 
 
@@ -220,18 +220,18 @@ def read_settings(content: Any, file: str) -> tuple[dict[str, Any], str | None]:
         UserError: it is not an object, lacks a setting, or a setting is not a possible size or probability.
     """
     if not isinstance(content, dict):
-        raise UserError(f"{file} contains {shown(content)}, not a JSON object.")
+        raise UserError(f"{file} contains {quoted(content)}, not a JSON object.")
     required = [name for name in (*SETTINGS, "hidden_act") if name not in _PROBABILITIES]
     missing = [name for name in required if name not in content]
     if missing:
-        raise UserError(f"{file} lacks {listed(missing)}.")
+        raise UserError(f"{file} lacks {comma_separated(missing)}.")
     # The file comes from elsewhere, and a model of the named sizes is about to be made.
     settings = {name: content[name] for name in SETTINGS if name in content}
     for name, value in settings.items():
         _require_possible(name, value, file)
     activation = content["hidden_act"]
     if activation is not None and not isinstance(activation, str):
-        raise UserError(f"{file}: hidden_act is {shown(activation)}, not a name.")
+        raise UserError(f"{file}: hidden_act is {quoted(activation)}, not a name.")
     return settings, activation
 
 
@@ -243,4 +243,4 @@ def _require_possible(name: str, value: object, file: str) -> None:
         limit = _MOST_LAYERS if name == "num_hidden_layers" else _LARGEST_SIZE
         is_possible = isinstance(value, int) and not isinstance(value, bool) and 0 < value <= limit
     if not is_possible:
-        raise UserError(f"{file}: {name} is {shown(value)}, which is not possible for a BERT.")
+        raise UserError(f"{file}: {name} is {quoted(value)}, which is not possible for a BERT.")

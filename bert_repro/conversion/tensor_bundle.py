@@ -31,7 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bert_repro.errors import UserError
-from bert_repro.utils.readers import shown
+from bert_repro.utils.readers import quoted
 
 Array = npt.NDArray[np.generic]
 
@@ -105,7 +105,7 @@ class TensorBundle:
         dtype = np.dtype(_TYPES[entry.data_type])
         if entry.size != dtype.itemsize * math.prod(entry.shape) or entry.file >= len(self._files):
             raise UserError(
-                f"{name} has the shape {shown(entry.shape)} and {entry.size} bytes, which contradict each other. "
+                f"{name} has the shape {quoted(entry.shape)} and {entry.size} bytes, which contradict each other. "
                 f"{_GET_AGAIN}"
             )
 

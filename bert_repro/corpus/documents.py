@@ -21,7 +21,14 @@ from typing import IO, Any, NamedTuple, cast
 from bert_repro.configs import TextConfig, TextSource, looks_like_a_folder
 from bert_repro.errors import UserError, flag
 from bert_repro.utils.files import file_digest, json_digest
-from bert_repro.utils.readers import DAMAGED_COMPRESSION, decode_line, decompressed, first_line, listed, parse_json
+from bert_repro.utils.readers import (
+    DAMAGED_COMPRESSION,
+    comma_separated,
+    decode_line,
+    decompressed,
+    first_line,
+    parse_json,
+)
 
 logger = logging.getLogger("bert_repro")
 
@@ -372,7 +379,7 @@ def _parquet_columns(source: Source, names: list[str]) -> list[str]:
     options = source.options
     if options.text_column not in names:
         raise UserError(
-            f"{source.name} has no column {options.text_column!r}, only {listed(names)}. "
+            f"{source.name} has no column {options.text_column!r}, only {comma_separated(names)}. "
             f"Name the column with {flag('text_column')}.",
             setting="text_column",
         )
@@ -414,7 +421,7 @@ def _row_document(row: dict[str, Any], place: str, options: TextSource, start: i
     """Turns a row of a JSON lines file, Parquet file or Hub dataset into a document."""
     if options.text_column not in row:
         raise UserError(
-            f"{place} has no field {options.text_column!r}, only {listed(map(str, row))}. "
+            f"{place} has no field {options.text_column!r}, only {comma_separated(map(str, row))}. "
             f"Name the field with {flag('text_column')}.",
             setting="text_column",
         )

@@ -45,7 +45,7 @@ from bert_repro.utils import process
 from bert_repro.utils.claims import describe_claim, exclusive_claim, holds_claim
 from bert_repro.utils.files import UNFINISHED, followed, lock, replace_folder, scratch_path, unlock, write_json
 from bert_repro.utils.parts import Engine, make_parts
-from bert_repro.utils.readers import read_json_object, shown
+from bert_repro.utils.readers import quoted, read_json_object
 from bert_repro.utils.tokenizer_losses import TokenizerLosses
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ def _require_equal(settings: dict[str, Any], earlier: dict[str, Any], folder: Pa
         if name in ("sources", "sources_with"):
             difference = "from other input"
         else:
-            difference = f"with {name} {shown(earlier_value)}, not {shown(value)}"
+            difference = f"with {name} {quoted(earlier_value)}, not {quoted(value)}"
         raise UserError(
             f"{folder} was prepared {difference}. Choose another {flag('output_dir')}, or add "
             f"{flag('overwrite_output_dir')}.",

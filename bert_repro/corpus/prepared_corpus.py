@@ -27,7 +27,7 @@ from bert_repro.utils.files import MANIFEST as MANIFEST
 from bert_repro.utils.files import file_digest, json_digest
 from bert_repro.utils.process import is_local_main_process
 from bert_repro.utils.randomness import Stream, UInt64Array, draw, fraction
-from bert_repro.utils.readers import read_json_object, shown
+from bert_repro.utils.readers import quoted, read_json_object
 
 FORMAT_VERSION = 1
 INDEX_ARRAYS = ("document_starts", "sentence_starts", "document_sentences", "document_keys")
@@ -77,7 +77,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise UserError(f"{path} is damaged: it does not match its own SHA-256. {_PREPARE_AGAIN}")
     if manifest.get("format_version") != FORMAT_VERSION:
         raise UserError(
-            f"{path} has the format version {shown(manifest.get('format_version'))}, not {FORMAT_VERSION}. "
+            f"{path} has the format version {quoted(manifest.get('format_version'))}, not {FORMAT_VERSION}. "
             f"{_PREPARE_AGAIN}"
         )
     _check_entries(manifest, path)
@@ -89,11 +89,11 @@ def _check_entries(manifest: dict[str, Any], path: Path) -> None:
     for name, kind in _ENTRIES.items():
         value = manifest.get(name)
         if not isinstance(value, kind) or isinstance(value, bool):
-            raise UserError(f"{path}: {name} is {shown(value)}, not {kind.__name__}. {_PREPARE_AGAIN}")
+            raise UserError(f"{path}: {name} is {quoted(value)}, not {kind.__name__}. {_PREPARE_AGAIN}")
     if not 0 < manifest["vocab_size"] < _LARGEST_VOCABULARY:
-        raise UserError(f"{path}: vocab_size is {shown(manifest['vocab_size'])}. {_PREPARE_AGAIN}")
+        raise UserError(f"{path}: vocab_size is {quoted(manifest['vocab_size'])}. {_PREPARE_AGAIN}")
     if manifest["token_dtype"] not in TOKEN_TYPES:
-        raise UserError(f"{path}: token_dtype is {shown(manifest['token_dtype'])}. {_PREPARE_AGAIN}")
+        raise UserError(f"{path}: token_dtype is {quoted(manifest['token_dtype'])}. {_PREPARE_AGAIN}")
 
     _check_file_names(manifest, path)
 
@@ -103,13 +103,13 @@ def _check_file_names(manifest: dict[str, Any], path: Path) -> None:
     file_names = list(manifest["sha256"])
     for part in manifest["parts"]:
         if not isinstance(part, dict) or not isinstance(part.get("sha256"), str):
-            raise UserError(f"{path}: the entry of a part is {shown(part)}. {_PREPARE_AGAIN}")
+            raise UserError(f"{path}: the entry of a part is {quoted(part)}. {_PREPARE_AGAIN}")
         file_names.append(part.get("file"))
     for name in file_names:
         if not isinstance(name, str) or Path(name).is_absolute() or ".." in Path(name).parts:
-            raise UserError(f"{path}: {shown(name)} is not a file in the folder of the corpus. {_PREPARE_AGAIN}")
+            raise UserError(f"{path}: {quoted(name)} is not a file in the folder of the corpus. {_PREPARE_AGAIN}")
         if name not in manifest["sha256"]:
-            raise UserError(f"{path}: there is no SHA-256 of {shown(name)}. {_PREPARE_AGAIN}")
+            raise UserError(f"{path}: there is no SHA-256 of {quoted(name)}. {_PREPARE_AGAIN}")
 
 
 def manifest_digest(manifest: dict[str, Any]) -> str:

@@ -24,7 +24,7 @@ from bert_repro.tasks.base import Task
 from bert_repro.training.batches import Ids
 from bert_repro.utils.files import disk_errors
 from bert_repro.utils.randomness import Stream, drawn_rows
-from bert_repro.utils.readers import listed
+from bert_repro.utils.readers import comma_separated
 from bert_repro.utils.tokenizer_losses import TokenizerLosses, count_losses
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ class SplitReader:
         present = set(labels)
         missing = [name for index, name in enumerate(names) if index not in present]
         if missing and labels:
-            logger.warning("No training row has the label %s, so the model cannot learn it.", listed(missing))
+            logger.warning("No training row has the label %s, so the model cannot learn it.", comma_separated(missing))
 
     def _read(self, names: Sequence[str], limit: int | None, *, is_training: bool = False) -> dict[str, Split]:
         key = (tuple(names), limit)

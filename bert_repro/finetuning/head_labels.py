@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from bert_repro.utils.readers import listed
+from bert_repro.utils.readers import comma_separated
 
 logger = logging.getLogger("bert_repro")
 
@@ -86,10 +86,10 @@ def _log_match(name: str, old_labels: Sequence[str], new_labels: Sequence[str], 
         logger.warning(
             "%s was fine-tuned for other labels (%s). Its head is replaced by a new one for %s.",
             name,
-            listed(old_labels),
-            listed(new_labels),
+            comma_separated(old_labels),
+            comma_separated(new_labels),
         )
     elif unknown:
-        logger.info("Newly initialized because %s does not have these labels: %s", name, listed(unknown))
+        logger.info("Newly initialized because %s does not have these labels: %s", name, comma_separated(unknown))
     elif list(old_labels) != list(new_labels) and len(old_labels) > 1:
         logger.info("The head of %s is used; its rows are matched with the labels by name.", name)

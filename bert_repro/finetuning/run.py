@@ -48,7 +48,7 @@ from bert_repro.training.best_model import BestModel
 from bert_repro.training.optimizer import freeze
 from bert_repro.training.run import load_model
 from bert_repro.training.trainer import Trainer
-from bert_repro.utils.readers import listed
+from bert_repro.utils.readers import comma_separated
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -479,7 +479,7 @@ class FinetuningRun:
             missing = never_predicted(labels, matrix)
             if missing:
                 details["never_predicted"] = missing
-                logger.warning("%s %s: the model never predicts %s.", self.task.name, name, listed(missing))
+                logger.warning("%s %s: the model never predicts %s.", self.task.name, name, comma_separated(missing))
         if details:
             results["details"] = details
         return results

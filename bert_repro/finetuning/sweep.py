@@ -48,7 +48,8 @@ from bert_repro.training.trackers import run_name
 from bert_repro.utils import process
 from bert_repro.utils.files import ADAPTER, CARD, CHECKPOINTS, RESULTS, STATUS, SWEEP, SWEEP_STATE, write_json
 from bert_repro.utils.process import broadcast, is_main_process
-from bert_repro.utils.readers import read_json_object, redacted
+from bert_repro.utils.readers import read_json_object
+from bert_repro.utils.redaction import redacted
 
 logger = logging.getLogger("bert_repro")
 

@@ -26,7 +26,7 @@ from bert_repro.hub.hub_tasks import HubTask, example_of, hub_task_of
 from bert_repro.hub.markdown import cell, code, fenced, line, literal, score
 from bert_repro.results import read_results
 from bert_repro.utils.files import CARD, write_text
-from bert_repro.utils.readers import redacted, without_machine_paths
+from bert_repro.utils.redaction import redacted, without_machine_paths
 
 logger = logging.getLogger("bert_repro")
 

@@ -10,7 +10,8 @@ from bert_repro.corpus.prepared_corpus import MANIFEST, PreparedCorpus, manifest
 from bert_repro.errors import UserError, flag
 from bert_repro.hub.upload import prepare_repository, send, show_contents
 from bert_repro.utils.files import CARD
-from bert_repro.utils.readers import first_line, redacted, without_machine_paths
+from bert_repro.utils.readers import first_line
+from bert_repro.utils.redaction import redacted, without_machine_paths
 
 CORPUS_FILES = ("*.arrow", "*.npy", "dataset_info.json", "state.json", MANIFEST, "tokenizer/*", CARD)
 """Paths in a dataset's repository that belong to us, as patterns."""

@@ -32,7 +32,7 @@ from bert_repro.utils.files import (
     write_json,
     write_text,
 )
-from bert_repro.utils.readers import redacted
+from bert_repro.utils.redaction import redacted
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

@@ -32,7 +32,8 @@ from bert_repro.utils.files import (
     TRAIN_LOG,
     TRAINING_PLOT,
 )
-from bert_repro.utils.readers import read_json_object, read_utf8, redacted, without_machine_paths
+from bert_repro.utils.readers import read_json_object, read_utf8
+from bert_repro.utils.redaction import redacted, without_machine_paths
 
 PUBLISHED = (
     CONFIG, "generation_config.json", "model*.safetensors", "model.safetensors.index.json",

@@ -12,7 +12,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from bert_repro.errors import UserError, flag
-from bert_repro.utils.readers import redacted
+from bert_repro.utils.redaction import redacted
 
 logger = logging.getLogger("bert_repro")
 

@@ -23,7 +23,7 @@ from bert_repro.models.loading import longest_input
 from bert_repro.tasks.squad_decoding import text_by_offsets
 from bert_repro.tasks.squad_task import SQUAD, SquadSettings, SquadTask
 from bert_repro.tasks.squad_windows import Passage, tokenize_passages
-from bert_repro.utils.readers import shown
+from bert_repro.utils.readers import quoted
 
 LABELS = ("IsNext", "NotNext")
 _LONGEST_WINDOW = 384  # tokens, if the model has that many positions
@@ -62,7 +62,7 @@ class NextSentencePipeline(_ReadsText, Pipeline):  # type: ignore[misc]
         """Tokenizes a pair: `text` and `text_pair`."""
         if not isinstance(input_, dict) or not {"text", "text_pair"} <= input_.keys():
             raise UserError(
-                f"next-sentence-prediction was given {shown(input_)}. Pass {{'text': ..., 'text_pair': ...}}."
+                f"next-sentence-prediction was given {quoted(input_)}. Pass {{'text': ..., 'text_pair': ...}}."
             )
         longest = longest_input(self.tokenizer, self.model.config.max_position_embeddings)
         encoded = self.tokenizer(
@@ -142,7 +142,7 @@ class ExtractiveQuestionAnsweringPipeline(_ReadsText, ChunkPipeline):  # type: i
         """Tokenizes a question and its passage into the windows that slide over it."""
         if not isinstance(input_, dict) or not _has_text(input_, "question") or not _has_text(input_, "context"):
             raise UserError(
-                f"extractive-question-answering was given {shown(input_)}. Pass {{'question': ..., 'context': ...}}."
+                f"extractive-question-answering was given {quoted(input_)}. Pass {{'question': ..., 'context': ...}}."
             )
         question, context = input_["question"], input_["context"]
 

@@ -64,7 +64,7 @@ from bert_repro.utils.files import (
     write_json,
 )
 from bert_repro.utils.process import broadcast, is_main_process, world_size
-from bert_repro.utils.readers import decode_line, format_of, numbered_lines, read_json_object, shown
+from bert_repro.utils.readers import decode_line, format_of, numbered_lines, quoted, read_json_object
 
 if TYPE_CHECKING:
     import datasets
@@ -521,8 +521,8 @@ def _require_no_table(config: PredictConfig, read_lines: LineReader, where: str)
     has_column_names = is_glue and len(fields) > 1 and bool(usual_names & set(fields))
     if has_column_names or first.startswith("{"):
         raise UserError(
-            f"{where} begins like a table: {shown(first)}. Say what it is with {flag('input_format')}: csv, tsv, jsonl "
-            "or text.",
+            f"{where} begins like a table: {quoted(first)}. Say what it is with {flag('input_format')}: csv, tsv, "
+            "jsonl or text.",
             setting="input_format",
         )
 

@@ -23,7 +23,7 @@ from bert_repro.utils.files import (
     write_json,
     write_text,
 )
-from bert_repro.utils.readers import first_line, read_json_object, read_utf8, shown
+from bert_repro.utils.readers import first_line, quoted, read_json_object, read_utf8
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
@@ -85,11 +85,11 @@ def read_model_config(folder: Path) -> BertReproConfig:
     # The first checkpoints of BERT do not name a model type.
     model_type = content.get("model_type", "bert")
     if model_type not in ("bert", "bert_repro"):
-        raise UserError(f"{CONFIG} has the model_type {shown(model_type)}. Pass a model of type bert.")
+        raise UserError(f"{CONFIG} has the model_type {quoted(model_type)}. Pass a model of type bert.")
     position_type = content.get("position_embedding_type", "absolute")
     if position_type != "absolute":
         raise UserError(
-            f"{CONFIG} has the position_embedding_type {shown(position_type)}, but BERT has absolute positions only."
+            f"{CONFIG} has the position_embedding_type {quoted(position_type)}, but BERT has absolute positions only."
         )
     try:
         config: BertReproConfig = BertReproConfig.from_dict({**content, "model_type": "bert_repro"})
@@ -264,7 +264,7 @@ def _read_vocabulary(path: Path) -> dict[str, int]:
     for line, token in enumerate(read_utf8(path).removesuffix("\n").split("\n"), start=1):
         if token in vocab:
             raise UserError(
-                f"{path}, line {line}: {shown(token)} is already on line {vocab[token] + 1}. Remove one of them."
+                f"{path}, line {line}: {quoted(token)} is already on line {vocab[token] + 1}. Remove one of them."
             )
         vocab[token] = line - 1
     missing = [token for token in SPECIAL_TOKENS if token not in vocab]

@@ -26,7 +26,7 @@ from bert_repro.configs.base import type_hints
 from bert_repro.errors import UserError, flag
 from bert_repro.training import checkpoint, training_log
 from bert_repro.utils.files import RESULTS, TRAIN_LOG, atomic_path
-from bert_repro.utils.readers import read_json_object, shown
+from bert_repro.utils.readers import quoted, read_json_object
 
 Verdict = Literal["on track", "behind", "diverged"]
 EXIT_CODES: dict[Verdict, int] = {"on track": 0, "behind": 4, "diverged": 5}
@@ -151,7 +151,7 @@ class CurveComparison:
         lines: list[str] = []
         for difference in self.differences:
             values = (
-                f"{shown(difference.run)} in {self.run_name}, {shown(difference.reference)} in {self.reference_name}"
+                f"{quoted(difference.run)} in {self.run_name}, {quoted(difference.reference)} in {self.reference_name}"
             )
             lines.append(f"  {flag(difference.name)}: {values}\n")
         if not lines:

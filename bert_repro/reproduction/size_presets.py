@@ -15,7 +15,7 @@ from bert_repro.configs import GlueConfig, NerConfig, Phase, PretrainingConfig
 from bert_repro.configs.presets import MODEL_SIZES, PAPER_LEARNING_RATE, PAPER_PHASES, PAPER_WARMUP_STEPS, PRESETS
 from bert_repro.errors import UserError, flag
 from bert_repro.recipes import RECIPES
-from bert_repro.utils.readers import shown
+from bert_repro.utils.readers import quoted
 
 FEATURES = "features"
 """CoNLL-2003 by the feature-based approach (5.3); `conll2003` fine-tunes."""
@@ -145,7 +145,7 @@ def find_size_preset(name: str) -> SizePreset:
         return SIZE_PRESETS[name]
     if not name.endswith((".yaml", ".yml")):
         raise UserError(
-            f"{flag('size_preset', shown(name))} is neither a preset nor a YAML file. Choose one of: "
+            f"{flag('size_preset', quoted(name))} is neither a preset nor a YAML file. Choose one of: "
             f"{', '.join(SIZE_PRESETS)}.",
             setting="size_preset",
         )
@@ -182,17 +182,17 @@ def _check_fields(document: Mapping[str, Any], where: str) -> None:
     known = sorted(item.name for item in fields(SizePreset))
     for name in document:
         if name not in known:
-            raise UserError(f"{where}: unknown field {shown(name)}. Known fields: {', '.join(known)}.")
+            raise UserError(f"{where}: unknown field {quoted(name)}. Known fields: {', '.join(known)}.")
     for name in ("description", "tasks", "seeds"):
         if name not in document:
             raise UserError(f"{where}: the field {name} is missing.")
     for task in document["tasks"]:
         if task not in TASK_RECIPES:
-            raise UserError(f"{where}: unknown task {shown(task)}. Known tasks: {', '.join(TASK_RECIPES)}.")
+            raise UserError(f"{where}: unknown task {quoted(task)}. Known tasks: {', '.join(TASK_RECIPES)}.")
     for name in document.get("sizes") or {}:
         # The name becomes part of the names of runs, so it must not lead out of the study's folder.
         if not re.fullmatch(r"\w[\w.-]*", str(name)):
-            raise UserError(f"{where}: sizes: {shown(name)} may contain only letters, digits, '.', '_' and '-'.")
+            raise UserError(f"{where}: sizes: {quoted(name)} may contain only letters, digits, '.', '_' and '-'.")
 
 
 for _name in ("trial", "mini-study", "evaluation"):

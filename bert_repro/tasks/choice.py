@@ -27,7 +27,7 @@ from bert_repro.tasks.classification import Answer, ClassificationTask
 from bert_repro.tasks.data import read_file
 from bert_repro.tasks.encoding import encoded_texts
 from bert_repro.tasks.held_out import hold_out
-from bert_repro.utils.readers import listed, shown
+from bert_repro.utils.readers import comma_separated, quoted
 
 if TYPE_CHECKING:
     import datasets
@@ -89,7 +89,7 @@ class SwagTask(ClassificationTask):
         label = str("" if text is None else text).strip()
         allowed = [str(place) for place in range(len(self.endings))]
         if label not in allowed:
-            raise ValueError(f"label {shown(text)} is not known; it must be one of: {', '.join(allowed)}")
+            raise ValueError(f"label {quoted(text)} is not known; it must be one of: {', '.join(allowed)}")
         return allowed.index(label)
 
     def data_description(self) -> JsonObject:
@@ -180,7 +180,7 @@ def custom_choices(config: SwagConfig, rows: Splits, names: Mapping[str, str]) -
     if len(endings) < 2:
         raise UserError(
             f"{names[first_split]}: a choice requires the columns sent1, sent2, ending0, ending1 ...; found "
-            f"{listed(column_names)}"
+            f"{comma_separated(column_names)}"
         )
     columns = ("sent1", "sent2", *endings)
     title = Path(names[first_split]).stem

@@ -32,7 +32,7 @@ from bert_repro.tasks.columns import number, parsed, short_row, texts, values
 from bert_repro.tasks.data import read_file, read_glue
 from bert_repro.tasks.encoding import encoded_texts
 from bert_repro.tasks.text_baselines import baseline_predictions
-from bert_repro.utils.readers import shown
+from bert_repro.utils.readers import quoted
 
 if TYPE_CHECKING:
     import datasets
@@ -159,13 +159,13 @@ class ClassificationTask(Task):
             spellings = self.file_labels or self.label_names
             label = str("" if text is None else text).strip()
             if label not in spellings:
-                raise ValueError(f"label {shown(label)} is not known; it must be one of: {', '.join(spellings)}")
+                raise ValueError(f"label {quoted(label)} is not known; it must be one of: {', '.join(spellings)}")
             return spellings.index(label)
 
         low, high = self.number_range
         value = number(text)
         if not low <= value <= high:
-            raise ValueError(f"label {shown(text)} is out of range; it must be a number from {low:g} to {high:g}")
+            raise ValueError(f"label {quoted(text)} is out of range; it must be a number from {low:g} to {high:g}")
         return value
 
     def data_description(self) -> JsonObject:
@@ -242,10 +242,10 @@ class ClassificationTask(Task):
 
         notes = []
         if has_one_label:
-            label = shown(self.spelled(labels[0]))
+            label = quoted(self.spelled(labels[0]))
             note = f"All {len(labels)} rows have the label {label}, so the scores do not show what the model learned."
             if has_one_answer:
-                note += f" The model gives {shown(self.spelled(answers[0]))} to all of them."
+                note += f" The model gives {quoted(self.spelled(answers[0]))} to all of them."
             notes.append(note)
         if undefined and (has_one_label or (has_one_answer and len(labels) > 1)):
             constant = "labels" if has_one_label else "answers"

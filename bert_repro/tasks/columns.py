@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from bert_repro.errors import UserError, flag
-from bert_repro.utils.readers import listed, shown
+from bert_repro.utils.readers import comma_separated, quoted
 
 if TYPE_CHECKING:
     import datasets
@@ -35,7 +35,7 @@ def require_columns(dataset: "datasets.Dataset", names: Sequence[str], where: st
     """
     for name in names:
         if name not in dataset.column_names:
-            present = listed(dataset.column_names) or "none"
+            present = comma_separated(dataset.column_names) or "none"
             advice = f"; {fix}" if fix else ""
             raise UserError(f"{where}: no column {name!r}; found {present}{advice}")
 
@@ -56,7 +56,7 @@ def texts(dataset: "datasets.Dataset", name: str, where: str, missing: str | Non
     for row, value in enumerate(values(dataset, name, where), 1):
         text = missing if value is None else value
         if not isinstance(text, str):
-            raise UserError(f"{where}, row {row}: column {name!r} is {shown(text)}; it must be a text")
+            raise UserError(f"{where}, row {row}: column {name!r} is {quoted(text)}; it must be a text")
         column.append(text)
     return column
 
@@ -131,7 +131,7 @@ def number(text: Any) -> float:
         value = math.nan
     # Python accepts 1_000 as a number.
     if "_" in str(text) or not math.isfinite(value):
-        raise ValueError(f"{shown(text)} is not a number")
+        raise ValueError(f"{quoted(text)} is not a number")
     return value
 
 
@@ -177,6 +177,7 @@ def find_text_columns(column_names: Sequence[str], where: str, trained_columns: 
     if trained_columns:
         expected = f"{' and '.join(trained_columns)} in training"
     raise UserError(
-        f"{where}: no column of text ({expected}); found {listed(column_names)}; name it with {flag('text_columns')}",
+        f"{where}: no column of text ({expected}); found {comma_separated(column_names)}; name it with "
+        f"{flag('text_columns')}",
         setting="text_columns",
     )

@@ -27,7 +27,7 @@ from bert_repro.tasks.classification import ClassificationTask
 from bert_repro.tasks.columns import find_text_columns, number, require_columns, values
 from bert_repro.tasks.held_out import hold_out
 from bert_repro.tasks.multi_label import MultiLabelTask, labels_of_rows
-from bert_repro.utils.readers import listed, shown
+from bert_repro.utils.readers import comma_separated, quoted
 
 if TYPE_CHECKING:
     import datasets
@@ -117,7 +117,7 @@ def _labels(config: GlueConfig, rows: Splits, names: Mapping[str, str]) -> _Labe
 
     training_labels = _training_labels(config, rows["train"], names["train"])
     label_names = _label_names(training_labels, names["train"], config.label_column)
-    logger.info("Labels: %s", listed(label_names))
+    logger.info("Labels: %s", comma_separated(label_names))
     return _Labels("labels" if config.multi_label else "label", label_names, training_labels)
 
 
@@ -142,7 +142,7 @@ def _labels_of_model(config: GlueConfig) -> _Labels:
         )
     if config.regression and not predicts_numbers:
         raise UserError(
-            f"{flag('regression')}: {name} predicts one of these labels: {listed(label_names)}. Leave "
+            f"{flag('regression')}: {name} predicts one of these labels: {comma_separated(label_names)}. Leave "
             f"{flag('regression')} out.",
             setting="regression",
         )
@@ -164,7 +164,7 @@ def _training_labels(config: GlueConfig, rows: "datasets.Dataset", where: str) -
     empty_rows = [str(row) for row, label in enumerate(labels, 1) if not label]
     if empty_rows:
         raise UserError(
-            f"{where}: {config.label_column!r} is empty in row {listed(empty_rows)}. Give every row a label."
+            f"{where}: {config.label_column!r} is empty in row {comma_separated(empty_rows)}. Give every row a label."
         )
     return [[label] for label in labels]
 
@@ -178,12 +178,12 @@ def _label_names(labels: Iterable[Sequence[str]], where: str, column: str) -> tu
     rows = list(labels)
     names = sorted(set(chain.from_iterable(rows)), key=_order_of_label)
     if len(names) < 2:
-        only_value = shown(names[0]) if names else "empty"
+        only_value = quoted(names[0]) if names else "empty"
         raise UserError(f"{where}: column {column!r} is {only_value} in every row. At least two labels are needed.")
     if len(names) > MANY_LABELS and (_are_fractions(names) or len(names) > len(rows) // 2):
         raise UserError(
             f"{where}: column {column!r} has {len(names)} different labels in {len(rows)} rows, such as "
-            f"{shown(names[0])}. Name the column of labels with {flag('label_column')}, or predict numbers with "
+            f"{quoted(names[0])}. Name the column of labels with {flag('label_column')}, or predict numbers with "
             f"{flag('regression')}.",
             setting="label_column",
         )
@@ -224,8 +224,8 @@ def similar_label_notes(label_names: Sequence[str]) -> list[str]:
             notes.append(f"The labels {' and '.join(names)} are different, although only their case differs.")
     for names in by_number.values():
         if len(names) > 1:
-            quoted = " and ".join(map(repr, names))
-            notes.append(f"The labels {quoted} are different, although they are the same number.")
+            labels = " and ".join(map(repr, names))
+            notes.append(f"The labels {labels} are different, although they are the same number.")
     return notes
 
 

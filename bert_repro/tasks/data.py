@@ -30,7 +30,7 @@ from bert_repro.tasks.held_out import held_out_rows as held_out_rows
 from bert_repro.tasks.held_out import hold_out as hold_out
 from bert_repro.tasks.tagged_text import DOCUMENT_START as DOCUMENT_START
 from bert_repro.tasks.tagged_text import read_tagged_text as read_tagged_text
-from bert_repro.utils.readers import first_line, format_of, json_rows, numbered_lines, shown
+from bert_repro.utils.readers import first_line, format_of, json_rows, numbered_lines, quoted
 
 if TYPE_CHECKING:
     import datasets
@@ -87,7 +87,7 @@ def as_dataset(data: Data, name: str) -> "datasets.Dataset":
     elif isinstance(data, Iterable):
         dataset = _from_rows(list(data), name)
     else:
-        raise UserError(f"{name} is {shown(data)}. Pass a list of rows, a data frame or a file.")
+        raise UserError(f"{name} is {quoted(data)}. Pass a list of rows, a data frame or a file.")
 
     if len(dataset) == 0:
         raise UserError(f"{name}: no rows. Pass at least one row.")
@@ -119,7 +119,7 @@ def _from_frame(frame: Any, name: str) -> "datasets.Dataset":
 
     if not frame.columns.is_unique:
         duplicate = frame.columns[frame.columns.duplicated()][0]
-        raise UserError(f"{name}: column {shown(duplicate)} occurs twice. Give every column its own name.")
+        raise UserError(f"{name}: column {quoted(duplicate)} occurs twice. Give every column its own name.")
     for column, dtype in frame.dtypes.items():
         # Only columns of the type object can contain values of several types.
         if dtype.kind == "O":
@@ -138,7 +138,7 @@ def _from_rows(rows: Sequence[Any], name: str) -> "datasets.Dataset":
             # Only `bert_repro.predict` also accepts texts alone.
             if name == "data=":
                 example = f"texts, or {example}"
-            raise UserError(f"{name}, row {row_number} is {shown(row)}, not a dict. Pass {example}.")
+            raise UserError(f"{name}, row {row_number} is {quoted(row)}, not a dict. Pass {example}.")
     if not rows:
         raise UserError(f"{name}: no rows. Pass at least one row.")
 
@@ -156,7 +156,7 @@ def _from_columns(columns: Mapping[str, Any], name: str) -> "datasets.Dataset":
     for column, column_values in columns.items():
         # A text would be split into its characters.
         if isinstance(column_values, str | bytes) or not isinstance(column_values, Iterable):
-            raise UserError(f"{name}: column {column!r} is {shown(column_values)}. Pass a list with a value per row.")
+            raise UserError(f"{name}: column {column!r} is {quoted(column_values)}. Pass a list with a value per row.")
         converted[column] = [_none_if_nan(value) for value in column_values]
         _require_one_type(converted[column], column, name)
     try:
@@ -191,8 +191,8 @@ def _require_one_type(column_values: Iterable[Any], column: str, name: str) -> N
     if len(first_row) > 1:
         (kind, (row, value)), (other_kind, (other_row, other_value)) = list(first_row.items())[:2]
         raise UserError(
-            f"{name}: column {column!r} mixes {kind} and {other_kind}: row {row} is {shown(value)}, row {other_row} is "
-            f"{shown(other_value)}. Give all rows one type, for example texts."
+            f"{name}: column {column!r} mixes {kind} and {other_kind}: row {row} is {quoted(value)}, row {other_row} "
+            f"is {quoted(other_value)}. Give all rows one type, for example texts."
         )
 
 
@@ -370,7 +370,7 @@ def require_unique_names(path: Path, names: Sequence[str]) -> None:
     """Refuses two columns with one name. Several columns without a name are allowed."""
     for name in names:
         if name.strip() and names.count(name) > 1:
-            raise UserError(f"{path}: column {shown(name)} occurs twice. Give every column its own name.")
+            raise UserError(f"{path}: column {quoted(name)} occurs twice. Give every column its own name.")
 
 
 def complete_rows(path: Path, rows: Rows, num_columns: int, *, drop_incomplete: bool) -> Iterator[list[str]]:

@@ -14,7 +14,7 @@ from bert_repro.errors import UserError
 from bert_repro.tasks.base import JsonObject, Outputs, Predictions
 from bert_repro.tasks.classification import Answer, ClassificationTask
 from bert_repro.tasks.thresholds import DEFAULT_THRESHOLD, best_f1_threshold
-from bert_repro.utils.readers import shown
+from bert_repro.utils.readers import quoted
 
 if TYPE_CHECKING:
     import datasets
@@ -46,14 +46,14 @@ class MultiLabelTask(ClassificationTask):
         """Converts the labels of a row to zeros and ones. An empty text is a row without labels."""
         names = split_labels(text)
         if _are_zeros_and_ones(names) and len(set(names)) < len(names):
-            raise ValueError(f"{shown(names)} are zeros and ones; write the names of the row's labels instead")
+            raise ValueError(f"{quoted(names)} are zeros and ones; write the names of the row's labels instead")
         # "a, b" are two labels, unless the model has a label of that name.
         is_plain_text = isinstance(text, str) and LABEL_SEPARATOR not in text
         if is_plain_text and not set(names) <= set(self.label_names):
             names = split_labels(text, separator=",")
         for name in names:
             if name not in self.label_names:
-                raise ValueError(f"label {shown(name)} is not known; it must be one of: {', '.join(self.label_names)}")
+                raise ValueError(f"label {quoted(name)} is not known; it must be one of: {', '.join(self.label_names)}")
         return [int(name in names) for name in self.label_names]
 
     # --- Thresholds ---
@@ -177,7 +177,7 @@ def labels_of_rows(column: Sequence[Any], where: str, name: str) -> list[list[st
     all_names = list(chain.from_iterable(labels))
     if len(lengths) == 1 and max(lengths) > 1 and _are_zeros_and_ones(all_names):
         raise UserError(
-            f"{where}: column {name!r} contains zeros and ones, such as {shown(labels[0])}, and no names of labels. "
+            f"{where}: column {name!r} contains zeros and ones, such as {quoted(labels[0])}, and no names of labels. "
             'Write the names of each row\'s labels instead, for example ["food", "staff"] or food|staff.'
         )
     return labels

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from bert_repro.errors import UserError, flag
 from bert_repro.tasks.columns import texts, values
-from bert_repro.utils.readers import shown
+from bert_repro.utils.readers import quoted
 
 if TYPE_CHECKING:
     import datasets
@@ -88,7 +88,7 @@ def _question_ids(rows: "datasets.Dataset", where: str) -> list[str]:
     for identity in ids:
         if identity in earlier_ids:
             raise UserError(
-                f"{where}, question {shown(identity)}: this id occurs twice. Give every question an id of its own."
+                f"{where}, question {quoted(identity)}: this id occurs twice. Give every question an id of its own."
             )
         earlier_ids.add(identity)
     return ids
@@ -106,7 +106,7 @@ def _answer_column(
     for identity, context, answers, is_impossible in zip(
         ids, contexts, answers_of_rows, _impossible(rows), strict=True
     ):
-        place = f"{where}, question {shown(identity)}"
+        place = f"{where}, question {quoted(identity)}"
         # An answer without text is no answer. Its place would make the first word of the passage the target.
         answers = [] if is_impossible else [answer for answer in answers if answer.text.strip()]
         if not answers and not unanswerable:
@@ -119,10 +119,10 @@ def _answer_column(
             # Which of the two is wrong, the text or the place?
             if answer.text not in context:
                 raise UserError(
-                    f"{place}: answer {shown(answer.text)} does not occur in its context. Copy the answer from there."
+                    f"{place}: answer {quoted(answer.text)} does not occur in its context. Copy the answer from there."
                 )
             raise UserError(
-                f"{place}: answer {shown(answer.text)} at {answer.start} lies outside its context of {len(context)} "
+                f"{place}: answer {quoted(answer.text)} at {answer.start} lies outside its context of {len(context)} "
                 "characters. Correct answer_start."
             )
         column.append(
@@ -145,7 +145,7 @@ def _answers_from_objects(column: Iterable[object], ids: Sequence[str], where: s
             yield _answers_from_object(value)
         except (KeyError, TypeError, ValueError):
             raise UserError(
-                f"{where}, question {shown(identity)}: answers is {shown(value)}. It must be a list of objects with "
+                f"{where}, question {quoted(identity)}: answers is {quoted(value)}. It must be a list of objects with "
                 "text and answer_start, or an object of two lists, empty for no answer."
             ) from None
 

@@ -22,7 +22,7 @@ from bert_repro.errors import UserError
 from bert_repro.tasks.data import read_file
 from bert_repro.tasks.evaluate_metrics import make_metric
 from bert_repro.tasks.squad_questions import answer_texts, questions_of
-from bert_repro.utils.readers import read_json_object, shown
+from bert_repro.utils.readers import quoted, read_json_object
 
 if TYPE_CHECKING:
     import datasets
@@ -72,7 +72,7 @@ def _texts_by_id(path: Path, dataset: "datasets.Dataset") -> list[str]:
     for identity, text in zip(dataset["id"], texts, strict=True):
         if not isinstance(text, str):
             raise UserError(
-                f"{path}: the answer to question {shown(identity)} is {shown(text)}. It must be a text, empty for no "
+                f"{path}: the answer to question {quoted(identity)} is {quoted(text)}. It must be a text, empty for no "
                 "answer.",
                 setting="predictions_file",
             )
@@ -84,7 +84,7 @@ def _numbers_by_id(path: Path, dataset: "datasets.Dataset") -> Float64Array:
     for identity, number in zip(dataset["id"], numbers, strict=True):
         if isinstance(number, bool) or not isinstance(number, int | float):
             raise UserError(
-                f"{path}: the null score of question {shown(identity)} is {shown(number)}. It must be a number.",
+                f"{path}: the null score of question {quoted(identity)} is {quoted(number)}. It must be a number.",
                 setting="null_odds_file",
             )
     return np.array(numbers, dtype=np.float64)
@@ -103,7 +103,7 @@ def _values_by_id(path: Path, dataset: "datasets.Dataset") -> list[Any]:
     missing_ids = [identity for identity in dataset["id"] if identity not in content]
     if missing_ids:
         raise UserError(
-            f"{path}: no entry for question {shown(missing_ids[0])} ({len(missing_ids)} of {len(dataset)} are "
+            f"{path}: no entry for question {quoted(missing_ids[0])} ({len(missing_ids)} of {len(dataset)} are "
             "missing). Predict every question, or choose the data file that the predictions were made for."
         )
     return [content[identity] for identity in dataset["id"]]

@@ -27,7 +27,7 @@ from typing import IO, TYPE_CHECKING, NamedTuple, NotRequired, TypeAlias, TypedD
 
 from bert_repro.errors import UserError
 from bert_repro.tasks.tag_schemes import find_notation, is_outside
-from bert_repro.utils.readers import numbered_lines, shown
+from bert_repro.utils.readers import numbered_lines, quoted
 
 if TYPE_CHECKING:
     import datasets
@@ -195,7 +195,7 @@ def _sentences(path: Path, lines: Lines, layout: Layout) -> Iterator[list[_Row]]
 def _require_width(path: Path, row: _Row, width: int) -> None:
     if len(row.fields) != width:
         raise UserError(
-            f"{path}, line {row.number}: {shown(row.fields[0])} has {len(row.fields)} columns, but the lines before "
+            f"{path}, line {row.number}: {quoted(row.fields[0])} has {len(row.fields)} columns, but the lines before "
             f"have {width}. Write the word first and its tag last on every line, and separate columns by tabs if words "
             "contain spaces."
         )
@@ -339,7 +339,7 @@ def _find_division(path: Path, lines: Lines) -> Callable[[str], list[str]]:
     if len(separators.widths_by_tabs) == 1 and len(separators.widths_by_white_space) == 1:
         number, text = separators.first_line
         raise UserError(
-            f"{path}, line {number}: {shown(text)} has spaces and tabs, so its columns cannot be told apart. Separate "
+            f"{path}, line {number}: {quoted(text)} has spaces and tabs, so its columns cannot be told apart. Separate "
             "columns by tabs only if words contain spaces, and otherwise by one of the two."
         )
     if len(separators.widths_by_white_space) == 1:
@@ -482,7 +482,7 @@ def _require_words_first(path: Path, contents: _ColumnContents) -> None:
     if contents.names_sentences:
         raise UserError(
             f"{path}: the first column has the same text on all lines of a sentence, for example "
-            f"{shown(contents.first_text)}. Write the word first and its tag last on every line."
+            f"{quoted(contents.first_text)}. Write the word first and its tag last on every line."
         )
 
 
@@ -509,8 +509,8 @@ def _find_word_column(path: Path, contents: _ColumnContents) -> int:
     # Other numbers may be numbers of sentences. Very short inputs may consist of numbers by chance.
     if (contents.width > 2 and contents.num_words > 2) or (is_count and contents.longest > 2):
         raise UserError(
-            f"{path}: the first column contains only numbers, for example {shown(contents.first_text)}. Write the word "
-            "first and its tag last on every line."
+            f"{path}: the first column contains only numbers, for example {quoted(contents.first_text)}. Write the "
+            "word first and its tag last on every line."
         )
     return 0
 

@@ -50,7 +50,7 @@ from bert_repro.tasks.tag_schemes import (
 from bert_repro.tasks.tagged_text import read_tagged_text, read_written_text, write_tagged_text, written_field
 from bert_repro.tasks.tagging_windows import TokenizedDocument, Window, windows
 from bert_repro.utils.files import atomic_file
-from bert_repro.utils.readers import listed, shown
+from bert_repro.utils.readers import comma_separated, quoted
 
 if TYPE_CHECKING:
     import datasets
@@ -381,7 +381,8 @@ class TaggingTask(Task):
                 name = bio_tag if bio_tag in number_of_tag else tag
                 if name not in number_of_tag:
                     raise UserError(
-                        f"{where}, row {row}: tag {shown(tag)} is not known. It must be one of: {listed(number_of_tag)}"
+                        f"{where}, row {row}: tag {quoted(tag)} is not known. It must be one of: "
+                        f"{comma_separated(number_of_tag)}"
                     )
                 row_numbers.append(number_of_tag[name])
             numbers.append(row_numbers)
@@ -469,7 +470,7 @@ def _text_lists(rows: "datasets.Dataset", name: str, where: str) -> list[list[st
     column = values(rows, name, where)
     for row, value in enumerate(column, start=1):
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-            raise UserError(f"{where}, row {row}: {name} is {shown(value)}. It must be a list of texts.")
+            raise UserError(f"{where}, row {row}: {name} is {quoted(value)}. It must be a list of texts.")
     return column
 
 
@@ -523,7 +524,7 @@ def _training_tags(rows: "datasets.Dataset", where: str) -> tuple[str, ...]:
             logger.warning(
                 "%s: %s. The tags are scored by accuracy over words (%s). To have entities scored, write B-TYPE for "
                 "the first word of an entity, I-TYPE for the others and O for words outside.",
-                where, reason, listed(sorted(tags)),
+                where, reason, comma_separated(sorted(tags)),
             )  # fmt: skip
         return tuple(sorted(tags))
 
@@ -537,7 +538,7 @@ def _training_tags(rows: "datasets.Dataset", where: str) -> tuple[str, ...]:
     if len({entity_type.casefold() for entity_type in entity_types}) < len(entity_types):
         logger.warning(
             "%s: some types of entities differ only in case and are scored as different types: %s",
-            where, listed(sorted(entity_types)),
+            where, comma_separated(sorted(entity_types)),
         )  # fmt: skip
     # Both tags of every type, because a dev set may contain the one that is missing here.
     return bio_tags(sorted(entity_types))
@@ -548,8 +549,8 @@ def _require_order(words: Collection[str], tags: Collection[str], where: str) ->
     are_swapped = find_notation(words) is not None and find_notation(tags) is None
     if are_swapped or len(tags) > max(_MANY_TAGS, len(words)):
         raise UserError(
-            f"{where} has {len(words)} words, for example {shown(min(words))}, and {len(tags)} tags, for example "
-            f"{shown(min(tags))}. Write words first and tags last."
+            f"{where} has {len(words)} words, for example {quoted(min(words))}, and {len(tags)} tags, for example "
+            f"{quoted(min(tags))}. Write words first and tags last."
         )
 
 

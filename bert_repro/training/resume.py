@@ -21,7 +21,8 @@ from bert_repro.configs import LOCATIONS, RunConfig, TrainingSettings, decides_r
 from bert_repro.errors import UserError, flag
 from bert_repro.training import checkpoint
 from bert_repro.training.checkpoint import TrainerState
-from bert_repro.utils.readers import redacted, shown
+from bert_repro.utils.readers import quoted
+from bert_repro.utils.redaction import redacted
 
 if TYPE_CHECKING:
     from bert_repro.training.batches import BatchSource
@@ -49,7 +50,7 @@ class _Difference(NamedTuple):
 
     def text(self) -> str:
         """Returns the setting with its old and new value."""
-        return f"{flag(self.path)} {shown(self.old)} (now {shown(self.new)})"
+        return f"{flag(self.path)} {quoted(self.old)} (now {quoted(self.new)})"
 
 
 def resumes(config: RunConfig | TrainingSettings) -> bool:
@@ -170,7 +171,7 @@ def require_same_settings(folder: Path, before: Mapping[str, Any] | None, config
     for difference in differences:
         if difference.setting not in _NOT_LOGGED:
             logger.info(
-                "Resuming with %s %s, was %s", flag(difference.path), shown(difference.new), shown(difference.old)
+                "Resuming with %s %s, was %s", flag(difference.path), quoted(difference.new), quoted(difference.old)
             )
 
 

@@ -63,7 +63,8 @@ from bert_repro.utils.files import (
 )
 from bert_repro.utils.process import is_main_process, world_size
 from bert_repro.utils.randomness import Stream, torch_seed
-from bert_repro.utils.readers import first_line, redacted
+from bert_repro.utils.readers import first_line
+from bert_repro.utils.redaction import redacted
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -15,7 +15,8 @@ from accelerate.tracking import get_available_trackers
 
 from bert_repro.configs import RunConfig
 from bert_repro.errors import UserError, flag
-from bert_repro.utils.readers import first_line, redacted, without_machine_paths
+from bert_repro.utils.readers import first_line
+from bert_repro.utils.redaction import redacted, without_machine_paths
 
 logger = logging.getLogger("bert_repro")
 

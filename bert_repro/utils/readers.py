@@ -15,9 +15,6 @@ from typing import IO, Any, NoReturn, cast
 import yaml
 
 from bert_repro.errors import UserError
-from bert_repro.utils.redaction import REMOVED as REMOVED
-from bert_repro.utils.redaction import redacted as redacted
-from bert_repro.utils.redaction import without_machine_paths as without_machine_paths
 
 LONGEST_VALUE = 60  # characters of one value in a message
 LONGEST_LIST = 200  # characters of a list of names in a message
@@ -31,13 +28,13 @@ DAMAGED_COMPRESSION = (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error)
 # --- Values in messages -----------------------------------------------------------------------------------------------
 
 
-def shown(value: object) -> str:
+def quoted(value: object) -> str:
     """Returns a value for a message: quoted, with control characters escaped, shortened to a readable length."""
     return _shortened(repr(value), LONGEST_VALUE)
 
 
-def listed(names: Iterable[str]) -> str:
-    """Returns names for a message, separated by commas, escaped and shortened like `shown` but without quotes."""
+def comma_separated(names: Iterable[str]) -> str:
+    """Returns names for a message, separated by commas, escaped and shortened like `quoted` but without quotes."""
     return _shortened(repr(", ".join(names))[1:-1], LONGEST_LIST)
 
 
@@ -147,7 +144,7 @@ def read_json_object(path: Path, *, damaged: str = "Download or write the file a
     """Reads a JSON file that contains an object; see `read_json`."""
     content = read_json(path, damaged=damaged)
     if not isinstance(content, dict):
-        raise UserError(f"{path} contains {shown(content)}, which is not a JSON object. {damaged}")
+        raise UserError(f"{path} contains {quoted(content)}, which is not a JSON object. {damaged}")
     return content
 
 

@@ -4,7 +4,7 @@ import pytest
 from errors import user_error
 
 from bert_repro.errors import UserError
-from bert_repro.utils.readers import listed, numbered_lines, read_json, shown
+from bert_repro.utils.readers import comma_separated, numbered_lines, quoted, read_json
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_lines_end_at_line_feeds_and_lose_mark_and_line_end(tmp_path):
 
 
 def test_messages_and_the_values_in_them_are_one_readable_line():
-    assert shown("a\x1b[2J\n") == r"'a\x1b[2J\n'" and shown(7) == "7" and listed(["a", "\x07"]) == r"a, \x07"
-    assert len(shown("x" * 10_000)) < 70 and len(listed(["x"] * 10_000)) < 210
+    assert quoted("a\x1b[2J\n") == r"'a\x1b[2J\n'" and quoted(7) == "7" and comma_separated(["a", "\x07"]) == r"a, \x07"
+    assert len(quoted("x" * 10_000)) < 70 and len(comma_separated(["x"] * 10_000)) < 210
     message = str(UserError("a.txt:\x1b[2J\n\u2028 \ud800" + "x" * 10_000 + "; fix it"))
     assert message.isprintable() and len(message) < 1100
