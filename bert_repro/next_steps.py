@@ -99,7 +99,11 @@ def after_finetuning(config: FinetuningConfig) -> list[str]:
     # A model that gives one answer for everything is not worth predicting with.
     if results.get("degenerate"):
         return lines
-    return [*lines, f"next: {_prediction_command(config, data.get('example') or {})}"]
+    example = data.get("example") or {}
+    if not example and len(data.get("text_columns", ())) == 1:
+        # The run's own texts may be private, so the command shows where a text goes.
+        example = {"text": "Write your text here."}
+    return [*lines, f"next: {_prediction_command(config, example)}"]
 
 
 def _prediction_command(config: FinetuningConfig, example: dict[str, Any]) -> str:

@@ -197,6 +197,12 @@ class CustomDataConfig(NamedDataConfig, FinetuningConfig):
     train_file: str | None = setting(None, "File to train on.")
     validation_file: str | None = setting(None, "File to score.")
     test_file: str | None = setting(None, "File to predict. It need not have labels.", decides_result=False)
+    example_from_data: bool = setting(
+        False,
+        "Show a short text of your training rows on the card and in results.json, as the example of the model's input. "
+        "Leave it off if the texts are private.",
+        decides_result=False,
+    )
     validation_fraction: float | None = setting(None, "Use this fraction of train_file as the dev set.")
 
     @property

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from accelerate import Accelerator
 
-from bert_repro.configs import FinetuningConfig
+from bert_repro.configs import CustomDataConfig, FinetuningConfig
 from bert_repro.errors import UserError, flag
 from bert_repro.models.loading import tokenizer_fingerprint
 from bert_repro.tasks.base import Task
@@ -125,7 +125,10 @@ class SplitReader:
         """
         training_rows = self.train().examples if self.config.do_train else None
         description = {"title": task.title, **task.data_description()}
-        example = task.example(training_rows)
+        # The texts of one's own data may be private.
+        is_own_data = bool(task.data_names)
+        shows_own_data = isinstance(self.config, CustomDataConfig) and self.config.example_from_data
+        example = task.example(training_rows) if shows_own_data or not is_own_data else None
         if example:
             description["example"] = example
         return description

@@ -33,6 +33,7 @@ from bert_repro.pretraining.model import build_model, new_model_config
 from bert_repro.pretraining.objectives import objective_of, token_entropy
 from bert_repro.pretraining.positions import extend_and_measure, resolve_input_length
 from bert_repro.pretraining.schedule import TimeBudget, resolve_phases, with_steps
+from bert_repro.pretraining.widget_example import languages_of, widget_example
 from bert_repro.results import RunResults
 from bert_repro.training import adapters, checkpoint, resume, run
 from bert_repro.training.performance import resolve_precision
@@ -80,7 +81,11 @@ class _Data:
     def description(self) -> dict[str, Any]:
         """Returns `data` of results.json."""
         manifest = self.corpus.manifest
+        languages = languages_of(self.corpus)
+        example = widget_example(self.corpus, self.heldout, self.tokenizer)
         return {
+            "language": languages[0] if len(languages) == 1 else languages,
+            **({"example": example} if example else {}),
             "sources": [Path(source[0]).name for source in manifest["settings"]["sources"]],
             "counts": manifest["counts"],
             "vocab_size": manifest["vocab_size"],
