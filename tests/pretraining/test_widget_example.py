@@ -1,7 +1,6 @@
 """The example on the card of a model in another language: a held-out sentence of its corpus with one masked word."""
 
 import dataclasses
-from pathlib import Path
 
 import pytest
 from transformers import AutoTokenizer
