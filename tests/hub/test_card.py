@@ -92,7 +92,9 @@ def test_text_of_a_run_cannot_change_the_structure_of_its_card(ending):
         record = {**RESULTS, **dict.fromkeys(("task", "command", "git_commit"), text)}
         record |= {"model": {"class": f"BertRepro{ending}", "labels": [text, "b"]}, "base_model": None, "splits": {}}
         record |= {"data": {"dataset": "a/b", "config": text, "license": text, "note": text}, "metrics": {text: 0.5}}
-        record |= {"deviations": {text: text}, "versions": {text: text}}
+        record |= {"deviations": {text: text}, "versions": {text: text}, "seed": text}
+        record |= {"baselines": {text: {"accuracy": 0.5}}, "primary_metric": "accuracy"}
+        record["metrics"] = {text: 0.5, "accuracy": 0.4}
         return make_card({**record, "settings": {"model_name_or_path": text, text: text}}, text)
 
     plain, odd = card_of("plain"), card_of(HOSTILE)
