@@ -36,6 +36,7 @@ from bert_repro.errors import UserError, settings_as_arguments
 from bert_repro.recipes import RECIPES
 from bert_repro.results import read_results
 from bert_repro.utils.readers import quoted
+from bert_repro.utils.streams import PlainFormatter
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -485,7 +486,7 @@ def _log_on_stdout() -> Iterator[None]:
         yield
         return
     handler = logging.StreamHandler(sys.stdout)
-    handler.setFormatter(logging.Formatter("%(message)s"))
+    handler.setFormatter(PlainFormatter("%(message)s"))
     level = logger.level
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)

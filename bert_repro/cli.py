@@ -19,7 +19,7 @@ from bert_repro.configs.base import did_you_mean
 from bert_repro.errors import NonFiniteError, ProcessKilledError, StopRequested, UserError, outcome
 from bert_repro.recipes import RECIPES
 from bert_repro.utils.process import hold_signals, is_main_process, stop_on_signals
-from bert_repro.utils.streams import BROKEN_PIPE_EXIT_CODE, discard_output, prepare_streams
+from bert_repro.utils.streams import BROKEN_PIPE_EXIT_CODE, PlainFormatter, discard_output, prepare_streams
 
 logger = logging.getLogger("bert_repro")
 
@@ -97,7 +97,7 @@ def _print_and_exit(text: str) -> NoReturn:
 def _log_to_stderr() -> None:
     """Sends this package's log to stderr: everything in the main process, errors in the others."""
     handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(message)s"))
+    handler.setFormatter(PlainFormatter("%(message)s"))
     logger.handlers[:] = [handler]
     if is_main_process():
         logger.setLevel(logging.INFO)

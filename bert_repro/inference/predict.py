@@ -65,6 +65,7 @@ from bert_repro.utils.files import (
 )
 from bert_repro.utils.process import broadcast, is_main_process, world_size
 from bert_repro.utils.readers import decode_line, format_of, numbered_lines, quoted, read_json_object
+from bert_repro.utils.streams import without_controls
 
 if TYPE_CHECKING:
     import datasets
@@ -359,7 +360,11 @@ class _Prediction:
         try:
             if number == 0:
                 sys.stdout.write(header(facts["columns"], self.suffix))
-            sys.stdout.writelines(lines_of(self._part_path(number)))
+            lines = lines_of(self._part_path(number))
+            if sys.stdout.isatty():
+                # A program gets the texts as they are, a terminal without their control characters.
+                lines = map(without_controls, lines)
+            sys.stdout.writelines(lines)
             sys.stdout.flush()
         except BrokenPipeError:
             # The reader has seen enough, as in `| head`. Python would report the error again when it exits.

@@ -1,6 +1,7 @@
 """The standard streams: readable output in every encoding, and one line if a stream cannot be written."""
 
 import io
+import logging
 import os
 import sys
 
@@ -35,6 +36,24 @@ def prepare_streams() -> None:
             stream.reconfigure(errors="backslashreplace")
         else:
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+
+
+def without_controls(text: str) -> str:
+    """Returns a text with its control characters written out, so that it cannot change a terminal's colors.
+
+    Line ends and tabs stay. Texts and labels come from data files, whose authors may be strangers.
+    """
+    if text.isprintable():
+        return text
+    return "".join(mark if mark.isprintable() or mark in "\n\t" else ascii(mark)[1:-1] for mark in text)
+
+
+class PlainFormatter(logging.Formatter):
+    """Formats a log record as its message alone, with control characters written out."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Returns the text of a record."""
+        return without_controls(super().format(record))
 
 
 def discard_output() -> None:

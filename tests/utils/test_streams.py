@@ -1,10 +1,14 @@
 """Standard streams of ordinary containers and shells: other encodings, closed, full, with a reader that has ended."""
 
+import logging
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from bert_repro.utils.streams import PlainFormatter, without_controls
 
 LIST = [sys.executable, "-m", "bert_repro", "--help"]
 SAY = "from bert_repro.utils.streams import prepare_streams; prepare_streams(); import sys; sys.stdout.write('Ω ‑ é')"
@@ -58,3 +62,27 @@ def test_a_reader_that_has_ended_is_no_error():
 def test_a_terminal_without_width_shows_help(columns):
     done = run([sys.executable, "-m", "bert_repro", "run_glue", "--help"], "", COLUMNS=columns)
     assert done.returncode == 0 and "--model_name_or_path" in done.stdout
+
+
+def test_control_characters_of_data_are_written_out() -> None:
+    assert without_controls("a\x1b[31m b\x07\n\tü 中") == "a\\x1b[31m b\\x07\n\tü 中"
+    record = logging.LogRecord("bert_repro", logging.INFO, "", 0, "labels: %s", ("\x1b]0;title\x07",), None)
+    assert PlainFormatter("%(message)s").format(record) == "labels: \\x1b]0;title\\x07"
+
+
+def test_a_terminal_gets_no_control_characters_and_a_pipe_gets_all(finetuned: Path, tmp_path: Path) -> None:
+    import pty
+
+    (tmp_path / "in.txt").write_text("the \x1b[31mriver\x1b[0m runs\n")
+    command = [
+        sys.executable, "-m", "bert_repro", "predict", "--model_name_or_path", str(finetuned), "--input_file",
+        str(tmp_path / "in.txt"), "--text_columns", "text",
+    ]  # fmt: skip
+    piped = subprocess.run(command, capture_output=True, check=True).stdout
+    assert b"\x1b[31mriver" in piped
+    ours, theirs = pty.openpty()
+    subprocess.run(command, stdout=theirs, stderr=subprocess.DEVNULL, check=True)
+    os.close(theirs)
+    shown = os.read(ours, 100_000)
+    os.close(ours)
+    assert b"\\x1b[31mriver" in shown and b"\x1b[31m" not in shown
