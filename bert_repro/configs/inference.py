@@ -62,6 +62,11 @@ class PredictConfig(Config):
         None, "A .csv, .tsv, .jsonl, .parquet or .conll (tags) file. Default: CSV to the standard output."
     )
     overwrite_output_file: bool = setting(False, "Replace the output file if it exists.")
+    escape_formulas: bool = setting(
+        False,
+        "Write an apostrophe before texts that a spreadsheet would run as formulas. Use it for tables of strangers' "
+        "texts that are opened in a spreadsheet.",
+    )
     max_seq_length: int | None = setting(
         None,
         "Longest input in tokens. Longer texts are truncated. Default: as in the model's training, else all its "

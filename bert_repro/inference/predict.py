@@ -318,7 +318,7 @@ class _Prediction:
         answers = self._answer(part, bar)
         path = self._part_path(part.number)
         with disk_errors(path):
-            write_part(answers.records, path)
+            write_part(answers.records, path, escape_formulas=self.config.escape_formulas)
         answered = sum(record["prediction"] is not None for record in answers.records)
         facts = PartFacts(
             sha256=file_digest(path),

@@ -21,8 +21,18 @@ SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet", ".conll")
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 
 
-def write_part(records: Sequence[Record], path: Path) -> None:
-    """Writes records in the form that the suffix of the path names."""
+_FORMULA_SIGNS = ("=", "+", "-", "@", "\t", "\r")
+"""A spreadsheet runs a cell that begins with one of these, even if it was written by a stranger."""
+
+
+def write_part(records: Sequence[Record], path: Path, *, escape_formulas: bool = False) -> None:
+    """Writes records in the form that the suffix of the path names.
+
+    Args:
+        records: the records of a part.
+        path: the file.
+        escape_formulas: whether CSV and TSV get an apostrophe before texts that a spreadsheet would run.
+    """
     if path.suffix == ".parquet":
         import pyarrow
         from pyarrow import parquet
@@ -38,7 +48,10 @@ def write_part(records: Sequence[Record], path: Path) -> None:
         else:
             writer = csv.DictWriter(file, list(records[0]), lineterminator="\n", delimiter=_DELIMITERS[path.suffix])
             for record in records:
-                writer.writerow(_flat(record))
+                row = _flat(record)
+                if escape_formulas:
+                    row = {name: _without_formula(value) for name, value in row.items()}
+                writer.writerow(row)
 
 
 def _flat(record: Record) -> Record:
@@ -54,6 +67,17 @@ def _flat(record: Record) -> Record:
         else:
             flat[name] = value
     return flat
+
+
+def _without_formula(value: object) -> object:
+    """Returns a cell that no spreadsheet runs: a text that begins like a formula gets an apostrophe, numbers do not."""
+    if not isinstance(value, str) or not value.startswith(_FORMULA_SIGNS):
+        return value
+    try:
+        float(value)
+    except ValueError:
+        return f"'{value}"
+    return value
 
 
 def _write_tagged(records: Sequence[Record], file: TextIO) -> None:

@@ -166,3 +166,25 @@ def test_a_length_that_the_model_does_not_have_is_refused(models, tmp_path, refu
     flags = ("--input_file", tmp_path / "x.txt", "--max_seq_length", 4096)
     error = refused("predict", "--model_name_or_path", models / "classifier", *flags)
     assert "--max_seq_length 4096 exceeds the 512 positions" in error
+
+
+def test_cells_that_a_spreadsheet_would_run_are_escaped_on_request(finetuned, tmp_path):
+    texts = ["=1+1", "-1", "+cmd", "@sum", "the river"]
+    with (tmp_path / "in.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([["text"], *([text] for text in texts)])
+    command = [
+        "predict",
+        "--model_name_or_path",
+        finetuned,
+        "--input_file",
+        tmp_path / "in.csv",
+        "--text_columns",
+        "text",
+    ]
+    written = {}
+    for name, flags in (("plain", []), ("escaped", ["--escape_formulas"])):
+        assert recipe(*command, "--output_file", tmp_path / f"{name}.csv", *flags) == 0
+        with (tmp_path / f"{name}.csv").open(newline="") as file:
+            written[name] = [row["text"] for row in csv.DictReader(file)]
+    assert written["plain"] == texts
+    assert written["escaped"] == ["'=1+1", "-1", "'+cmd", "'@sum", "the river"]
