@@ -60,5 +60,6 @@ def _in_short(tasks: Iterable[TaskName]) -> str:
         by_title.setdefault(task.title, []).append(task.name)
     parts = []
     for names in by_title.values():
-        parts.append(names[0] if len(names) == 1 else f"{names[0]} (to {names[-1]})")
+        last_suffix = names[-1].rpartition("_")[2]
+        parts.append(names[0] if len(names) == 1 else f"{names[0]} (to {last_suffix})")
     return " ".join(parts)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from bert_repro.configs.base import Config, require, require_fraction, require_positive, setting
+from bert_repro.configs.base import Config, require_fraction, require_positive, setting
 from bert_repro.configs.finetuning import CustomDataConfig
 from bert_repro.configs.task_names import task_choices, task_help
 from bert_repro.errors import UserError, flag
@@ -30,43 +30,65 @@ class GlueConfig(CustomDataConfig):
         )
         print(config.learning_rate)  # for `bert_repro.finetune(config)`
 
-    Files (.csv, .tsv, .jsonl) have a column text (or text_a and text_b) and a column label. GLUE comes from the Hub,
-    or with --data_dir from the folder that holds the official CoLA/, SST-2/, MRPC/ ... --preset glue-sweep takes the
-    best of the paper's four learning rates on dev, --num_restarts 5 of five seeds. BERT-base on dev: accuracy 84.4
-    MNLI-m, 86.7 MRPC, 92.7 SST-2. Estimated for one modern GPU: a minute for MRPC, under an hour for MNLI.
+    Your files (.csv, .tsv, .jsonl) need a column text (or text_a and text_b) and a column label. GLUE comes from the
+    Hub, or with --data_dir from the folder of the official CoLA/, SST-2/, MRPC/ ... --preset glue-sweep uses the best
+    of the paper's four learning rates on dev, --num_restarts 5 of five seeds. BERT-base on dev: accuracy 84.4 MNLI-m,
+    86.7 MRPC, 92.7 SST-2. Estimated for one modern GPU: a minute for MRPC, under an hour for MNLI.
     """
 
     task_name: str = setting("", partial(task_help, "GlueConfig"), choices=partial(task_choices, "GlueConfig"))
     text_columns: tuple[str, ...] = setting(
         (), "Custom data: one or two columns of text; default: text, or text_a and text_b."
     )
-    label_column: str = setting("label", "Custom data: column of labels.")
+    label_column: str = setting("label", "Custom data: the column of labels.")
     regression: bool = setting(False, "Custom data: labels are numbers to predict.")
     multi_label: bool = setting(
         False,
         "Custom data: a row may have several labels, or none: a list in JSON lines, elsewhere a text such as `a|b`.",
     )
     class_weights: tuple[Literal["balanced"], ...] = setting(
-        (), "Custom data: rarer labels weigh more in the loss (balanced), as in scikit-learn."
+        (), "Custom data: rare labels weigh more in the loss (balanced), as in scikit-learn."
     )
     label_smoothing: float = setting(0.0, "Custom data: share of the target that is spread evenly over all labels.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_fraction(self, "label_smoothing", below_one=True)
-        kind = "--regression" if self.regression else "--multi_label" if self.multi_label else None
+        if len(self.text_columns) > 2:
+            raise UserError(
+                f"{flag('text_columns', self.text_columns)} names {len(self.text_columns)} columns. Name one, or two "
+                "for pairs of texts.",
+                setting="text_columns",
+            )
+        self._check_kind_of_labels()
+
+    def _check_kind_of_labels(self) -> None:
+        """Refuses settings for custom data without such data, and settings for different kinds of labels together."""
+        kind = "multi_label" if self.multi_label else None
+        if self.regression:
+            kind = "regression"
         for name in ("multi_label", "class_weights", "label_smoothing"):
-            if getattr(self, name):
-                require(self.has_own_data, f"--{name} is for custom data; give --train_file, or leave it out")
-                require(kind in (None, f"--{name}"), f"--{name} and {kind} exclude each other; leave one out")
-        require(len(self.text_columns) <= 2, f"--text_columns names {len(self.text_columns)}; one or two are needed")
+            if not getattr(self, name):
+                continue
+            if not self.has_own_data:
+                raise UserError(
+                    f"{flag(name)} requires your own data. Pass it with {flag('train_file')}, or leave {flag(name)} "
+                    "out.",
+                    setting=name,
+                )
+            # Weights and smoothing are for one label per row.
+            if kind is not None and kind != name:
+                raise UserError(
+                    f"{flag(name)} and {flag(kind)} exclude each other. Leave one of them out.", setting=name
+                )
 
     def _check_files(self) -> None:
         super()._check_files()
-        require(
-            not self.task_name,
-            f"--task_name {self.task_name} excludes --train_file, --validation_file and --test_file; leave one out",
-        )
+        if self.task_name:
+            files = f"{flag('train_file')}, {flag('validation_file')} and {flag('test_file')}"
+            raise UserError(
+                f"{flag('task_name', self.task_name)} excludes {files}. Leave one of them out.", setting="task_name"
+            )
 
     def _check_dataset_name(self) -> None:
         super()._check_dataset_name()
@@ -92,15 +114,16 @@ class SwagConfig(CustomDataConfig):
         config = bert_repro.SwagConfig(model_name_or_path="org/bert", train_file="train.csv", do_train=True)
         print(config.max_seq_length)  # for `bert_repro.finetune(config)`
 
-    Files (.csv, .tsv, .jsonl) have the columns sent1, sent2 (the start of the next sentence, may be empty), ending0,
-    ending1 and as many more as there are, and label (the right ending, from 0). SWAG comes from the Hub, or with
-    --data_dir from its train.csv and val.csv. Dev accuracy: 81.6 (BERT-base), 86.6 (BERT-large); chance is 25.
+    Your files (.csv, .tsv, .jsonl) need the columns sent1, sent2 (the beginning of the next sentence, may be empty),
+    ending0, ending1, further endings if there are any, and label (the number of the right ending, from 0). SWAG is
+    downloaded from the Hub, or read from --data_dir with its train.csv and val.csv. Dev accuracy: 81.6 (BERT-base),
+    86.6 (BERT-large); chance is 25.
     """
 
     task_name: str = setting("swag", partial(task_help, "SwagConfig"), choices=partial(task_choices, "SwagConfig"))
     learning_rate: float = setting(2e-5, "Peak learning rate.")
     max_seq_length: int = setting(
-        128, "Tokens per sequence, of which an example has one for each ending; longer ones are truncated."
+        128, "Tokens per sequence; an example has one sequence for each ending. Longer ones are truncated."
     )
 
 
@@ -303,23 +326,27 @@ class SquadScoringConfig(Config):
 
 @dataclass(frozen=True)
 class GlueZipConfig(Config):
-    """Makes the zip that the GLUE leaderboard takes from finished runs.
+    """Makes the zip that the GLUE leaderboard accepts from finished runs.
 
       bert-repro make_glue_zip --runs runs/glue --output_file glue.zip
 
-    It needs one run made with --do_predict for each of cola sst2 mrpc stsb qqp mnli qnli rte, and one for ax, predicted
-    by the MNLI model. WNLI is the majority class, as in the paper.
+    It requires one run made with --do_predict for each of cola sst2 mrpc stsb qqp mnli qnli rte, and one for ax, which
+    the MNLI model predicts. WNLI is the majority class, as in the paper.
     """
 
     REQUIRED = ("runs", "output_file")
 
-    runs: tuple[str, ...] = setting((), "Folders of finished runs, or folders that hold such folders at any depth.")
+    runs: tuple[str, ...] = setting((), "Folders of finished runs, or folders that contain such folders at any depth.")
     output_file: str = setting("", "The zip to write.")
     overwrite_output_file: bool = setting(False, "Replace the output file.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.output_file.endswith(".zip"), f"--output_file is {self.output_file}; name a .zip file")
+        if not self.output_file.endswith(".zip"):
+            raise UserError(
+                f"{flag('output_file', self.output_file)} is not a .zip file. Choose a name that ends with .zip.",
+                setting="output_file",
+            )
 
 
 @dataclass(frozen=True)
