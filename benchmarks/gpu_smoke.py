@@ -83,7 +83,7 @@ def compiled_steps(toy: bool) -> dict[str, Any]:
     times, losses, rows = [], [], list[dict[str, Any]]()
     kernels = profile(activities=[ProfilerActivity.CPU] if toy else [ProfilerActivity.CPU, ProfilerActivity.CUDA])
 
-    class Enough(Exception):
+    class EnoughStepsError(Exception):
         """Ends the training."""
 
     def after_step() -> dict[str, Any]:
@@ -96,12 +96,12 @@ def compiled_steps(toy: bool) -> dict[str, Any]:
         if len(times) == PROFILED.stop:
             kernels.stop()
         if len(times) == STEPS:
-            raise Enough
+            raise EnoughStepsError
         return {}
 
     with tempfile.TemporaryDirectory() as folder, quiet():
         source, trainer = product(spec, folder, evaluate=after_step, on_row=rows.append)
-        with contextlib.suppress(Enough):
+        with contextlib.suppress(EnoughStepsError):
             trainer.train()
     by = "self_cpu_time_total" if toy else "self_device_time_total"
     longest = sorted(kernels.key_averages(), key=lambda row: -getattr(row, by))[:MOST_KERNELS]

@@ -34,7 +34,15 @@ from quickstart_text import choose_texts, gather_docstrings  # noqa: E402
 from bert_repro.errors import StopRequested  # noqa: E402
 from bert_repro.utils.randomness import torch_seed  # noqa: E402
 
-TRAIN_TEXTS, VALIDATION_TEXTS = 64, 100  # per label
+Row = dict[str, str]
+Check = tuple[str, float, float]
+
+UNTRAINED = "untrained"
+PRETRAINED = "pretrained"
+MODELS = (UNTRAINED, PRETRAINED)
+TRAIN_TEXTS = 64  # per label
+VALIDATION_TEXTS = 100  # per label
+LARGEST_DIFFERENCE = 1e-5  # from the outputs of upstream transformers
 MASKED = (  # fixed before any model was trained
     "Return the [MASK] of the array along the given axis.",
     "Raises an error if the [MASK] does not exist.",
@@ -62,47 +70,88 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output_dir", type=Path, default=Path("runs/quickstart"))
     parser.add_argument("--seed", type=int, default=42)
-    given = parser.parse_args()
-    root, seed = given.output_dir, given.seed
-    if root.exists() and not (root / "quickstart.json").exists():
-        sys.exit(f"--output_dir {root} holds something other than an earlier quickstart; name another folder")
-    shutil.rmtree(root, ignore_errors=True)
-    root.mkdir(parents=True)
-    (root / "quickstart.json").write_text("{}")
-    torch.set_num_threads(min(2, torch.get_num_threads()))  # more gain nothing, and equal numbers give equal results
+    arguments = parser.parse_args()
+    root, seed = arguments.output_dir, arguments.seed
+    prepare_folder(root)
+    # More threads gain nothing for so small a model, and the same number gives the same results everywhere.
+    torch.set_num_threads(min(2, torch.get_num_threads()))
     datasets.disable_progress_bars()
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
 
+    train, validation = gather_texts(root)
+    tokenizer = train_vocabulary(root)
+    pretrained = pretrain(root, len(tokenizer), seed)
+    untrained_run, pretrained_run = (finetune(root, start, train, validation, seed) for start in MODELS)
+    differences = compare_with_upstream(root, tokenizer.mask_token)
+
+    checks = checks_of(root, pretrained["metrics"], untrained_run, pretrained_run)
+    succeeded = report(root, checks, differences)
+    record = {"seed": seed, "checks": checks, "differences": differences}
+    (root / "quickstart.json").write_text(json.dumps(record))
+    sys.exit(not succeeded)
+
+
+# --- The steps, in their order ----------------------------------------------------------------------------------------
+
+
+def prepare_folder(root: Path) -> None:
+    """Replaces the folder of an earlier quickstart; a folder with anything else in it ends the program."""
+    if root.exists() and not (root / "quickstart.json").exists():
+        sys.exit(f"--output_dir {root} contains something other than an earlier quickstart. Choose another folder.")
+    shutil.rmtree(root, ignore_errors=True)
+    root.mkdir(parents=True)
+    (root / "quickstart.json").write_text("{}")
+
+
+def gather_texts(root: Path) -> tuple[list[Row], list[Row]]:
+    """Writes the text to learn from to `text.jsonl`, and returns the rows to train and to validate a classifier."""
     say("Text: docstrings of installed packages, half a minute; some modules are held out to validate a classifier")
     modules = gather_docstrings()
     validation, heldout = choose_texts(modules, VALIDATION_TEXTS)
     modules = [module for number, module in enumerate(modules) if number not in heldout]
     train, _ = choose_texts(modules, TRAIN_TEXTS)
-    text = root / "text.jsonl"
-    text.write_text("".join(json.dumps({"text": "\n".join(texts)}) + "\n" for _, _, texts in modules))
+    with (root / "text.jsonl").open("w") as file:
+        for _, _, texts in modules:
+            file.write(json.dumps({"text": "\n".join(texts)}) + "\n")
     print(f"{len(modules):,} documents, for example: {train[0]['text']}")
+    return train, validation
 
+
+def train_vocabulary(root: Path) -> transformers.PreTrainedTokenizerFast:
+    """Trains the vocabulary, prepares the corpus with it, and returns the tokenizer."""
     say("Vocabulary: WordPiece; then sentences and token ids")
+    text = root / "text.jsonl"
     tokenizer = bert_repro.train_tokenizer(text, vocab_size=4_000, output_dir=str(root / "tokenizer"))
     print(" ".join(tokenizer.tokenize("Return the eigenvalues of a tridiagonal matrix.")))
     bert_repro.prepare_corpus(text, tokenizer=tokenizer, output_dir=str(root / "corpus"))
+    # The classifier without pre-training starts from the folder `untrained`, which needs the tokenizer too.
+    tokenizer.save_pretrained(root / UNTRAINED)
+    return tokenizer
 
+
+def pretrain(root: Path, vocab_size: int, seed: int) -> bert_repro.RunResult:
+    """Pre-trains a small BERT, prints its guesses for masked words, and returns the results."""
     say("Pre-training: masked language model and next sentence prediction")
     print("2,600 steps of 32 tokens, then 1,000 of 128, with which the loss rises first: later positions are new to it")
-    # Weights are drawn wider than the paper's and nothing is dropped: this network is narrower and trains a thousandth
-    # as long. docs/how-to/small_machine.md says what that gained.
+    # Weights are drawn wider than the paper's and nothing is dropped, because this network is narrower and trains a
+    # thousandth as long. docs/how-to/small_machine.md says what that gained.
     torch.manual_seed(torch_seed(seed))
     shape = bert_repro.BertReproConfig(
-        vocab_size=len(tokenizer), num_hidden_layers=2, hidden_size=128, num_attention_heads=4, intermediate_size=512,
-        initializer_range=0.06, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
-    )  # fmt: skip
-    bert_repro.BertReproForPreTraining(shape).save_pretrained(root / "untrained")
-    tokenizer.save_pretrained(root / "untrained")
-    pretrained = bert_repro.pretrain(
+        vocab_size=vocab_size,
+        num_hidden_layers=2,
+        hidden_size=128,
+        num_attention_heads=4,
+        intermediate_size=512,
+        initializer_range=0.06,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
+    bert_repro.BertReproForPreTraining(shape).save_pretrained(root / UNTRAINED)
+    results = bert_repro.pretrain(
         corpus=str(root / "corpus"),
-        model_name_or_path=str(root / "untrained"),
-        output_dir=str(root / "pretrained"),
+        model_name_or_path=str(root / UNTRAINED),
+        output_dir=str(root / PRETRAINED),
         seed=seed,
         # Short sequences first: at length 128 alone it would still guess by frequency when the minutes are over.
         phases=(bert_repro.Phase(32, 2_600, 64), bert_repro.Phase(128, 1_000, 16)),
@@ -114,59 +163,84 @@ def main() -> None:
         heldout_fraction=0.05,
         max_eval_sequences=512,
     )
-    fill = transformers.pipeline("fill-mask", model=str(root / "pretrained"), top_k=5, trust_remote_code=False)
+    fill = transformers.pipeline("fill-mask", model=str(root / PRETRAINED), top_k=5, trust_remote_code=False)
     for sentence in MASKED:
-        print(sentence, "->", ", ".join(f"{guess['token_str']} {guess['score']:.1%}" for guess in fill(sentence)))
+        guesses = [f"{guess['token_str']} {guess['score']:.1%}" for guess in fill(sentence)]
+        print(sentence, "->", ", ".join(guesses))
+    return results
 
-    say("Fine-tuning: which package is a docstring from? With and without pre-training")
-    accuracy = {}
-    for start in ("untrained", "pretrained"):
-        results = bert_repro.finetune(
-            model=root / start,
-            train=train,
-            validation=validation,
-            output_dir=str(root / f"classifier-{start}"),
-            seed=seed,
-            num_train_epochs=8,
-            learning_rate=1e-3,
-            bias_correction=True,
-            hidden_dropout_prob=0.2,  # 64 texts a label are soon memorized
-            attention_probs_dropout_prob=0.2,
-            train_batch_size=16,
-            mixed_precision="auto",
-        )
-        accuracy[start] = results["metrics"]["accuracy"]
 
+def finetune(root: Path, start: str, train: list[Row], validation: list[Row], seed: int) -> bert_repro.RunResult:
+    """Fine-tunes a classifier that starts from one of the folders `MODELS`, and returns its results."""
+    if start == UNTRAINED:
+        say("Fine-tuning: which package is a docstring from? With and without pre-training")
+    return bert_repro.finetune(
+        model=root / start,
+        train=train,
+        validation=validation,
+        output_dir=str(root / f"classifier-{start}"),
+        seed=seed,
+        num_train_epochs=8,
+        learning_rate=1e-3,
+        bias_correction=True,
+        hidden_dropout_prob=0.2,  # 64 texts a label are soon memorized
+        attention_probs_dropout_prob=0.2,
+        train_batch_size=16,
+        mixed_precision="auto",
+    )
+
+
+def compare_with_upstream(root: Path, mask_token: str) -> list[float]:
+    """Returns the largest difference from upstream transformers for the pre-trained model and for the classifier."""
     say("Publishing: the folders are loaded by transformers alone, in another process")
-    sentences = [sentence.replace("[MASK]", tokenizer.mask_token) for sentence in MASKED]
-    classifier = root / "classifier-pretrained"
-    differences = [
-        difference_from_upstream("AutoModelForMaskedLM", root / "pretrained", sentences),
-        difference_from_upstream("AutoModelForSequenceClassification", classifier, sentences),
+    sentences = [sentence.replace("[MASK]", mask_token) for sentence in MASKED]
+    return [
+        difference_from_upstream("AutoModelForMaskedLM", root / PRETRAINED, sentences),
+        difference_from_upstream("AutoModelForSequenceClassification", root / f"classifier-{PRETRAINED}", sentences),
     ]
 
-    tokens = collections.Counter(
-        token for row in datasets.load_from_disk(str(root / "corpus"))["input_ids"] for token in row
-    )
-    constant = tokens.most_common(1)[0][1] / tokens.total()
-    baselines = {name: scores["accuracy"] for name, scores in results["baselines"].items()}
-    reached = accuracy["pretrained"]
-    checks = [
-        ("masked tokens, against twice the best constant guess", pretrained["metrics"]["mlm_accuracy"], 2 * constant),
+
+def checks_of(
+    root: Path,
+    pretraining_metrics: dict[str, float],
+    untrained_run: bert_repro.RunResult,
+    pretrained_run: bert_repro.RunResult,
+) -> list[Check]:
+    """Returns what must be reached: a name, the value that was reached, and the value that is needed."""
+    counts: collections.Counter[int] = collections.Counter()
+    for row in datasets.load_from_disk(str(root / "corpus"))["input_ids"]:
+        counts.update(row)
+    best_constant_guess = counts.most_common(1)[0][1] / counts.total()
+    baselines = {name: scores["accuracy"] for name, scores in pretrained_run["baselines"].items()}
+    reached = pretrained_run.metrics["accuracy"]
+    without_pretraining = untrained_run.metrics["accuracy"]
+    return [
+        (
+            "masked tokens, against twice the best constant guess",
+            pretraining_metrics["mlm_accuracy"],
+            2 * best_constant_guess,
+        ),
         ("classifier, against the majority class + 10 points", reached, baselines["most frequent label"] + 0.1),
         ("classifier, against a bag of words", reached, baselines["bag of words"]),
-        ("classifier, against the untrained network + 10 points", reached, accuracy["untrained"] + 0.1),
-    ]  # fmt: skip
+        ("classifier, against the untrained network + 10 points", reached, without_pretraining + 0.1),
+    ]
+
+
+def report(root: Path, checks: list[Check], differences: list[float]) -> bool:
+    """Prints what was reached and what comes next; returns whether everything that is needed was reached."""
     say("What was reached")
     print(f"{'':64}{'reached':>7}{'needed':>8}")
     for name, value, needed in checks:
         print(f"{name:64}{value:7.1%}{needed:8.1%}  {'yes' if value >= needed else 'NO'}")
     print(f"largest difference from upstream transformers: {max(differences):.1e}")
-    (root / "quickstart.json").write_text(json.dumps({"seed": seed, "checks": checks, "differences": differences}))
-    print(f"\nThe models and their cards: {root}/pretrained, {classifier}.")
+    classifier = root / f"classifier-{PRETRAINED}"
+    print(f"\nThe models and their cards: {root / PRETRAINED}, {classifier}.")
     print("Next, after `source .venv/bin/activate` where make set up the environment:")
     print(f'  echo "Returns the eigenvalues of a matrix." | bert-repro predict --model_name_or_path {classifier}')
-    sys.exit(not all(value >= needed for _, value, needed in checks) or max(differences) > 1e-5)
+    return all(value >= needed for _, value, needed in checks) and max(differences) <= LARGEST_DIFFERENCE
+
+
+# --- Helpers ----------------------------------------------------------------------------------------------------------
 
 
 def say(title: str) -> None:

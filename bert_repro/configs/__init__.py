@@ -7,7 +7,6 @@ from bert_repro.configs.base import (
     decides_result,
     deciding_settings,
     looks_like_a_folder,
-    require,
     require_paths,
     setting,
 )

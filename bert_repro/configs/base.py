@@ -197,12 +197,6 @@ def did_you_mean(name: str, known: Iterable[str], prefix: str = "", *, cutoff: f
     return f"did you mean {prefix}{similar[0]}?" if similar else ""
 
 
-def require(condition: object, message: str) -> None:
-    """Raises `UserError` with `message` unless the condition is true."""
-    if not condition:
-        raise UserError(message)
-
-
 def require_positive(config: Config, *names: str) -> None:
     """Refuses settings that are zero, negative or not a number. None is allowed; of several numbers each is checked."""
     for name in names:

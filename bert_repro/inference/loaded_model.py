@@ -10,8 +10,8 @@ import torch
 
 from bert_repro.errors import UserError, flag
 from bert_repro.models.loading import load_pretrained, load_tokenizer, require_vocabulary
-from bert_repro.tasks.data import TABLES, read_file, require_columns
-from bert_repro.tasks.data import texts as column_of_texts
+from bert_repro.tasks.columns import require_columns, texts
+from bert_repro.tasks.data import TABLES, read_file
 from bert_repro.training.batches import Batch, collate_features, on_device
 from bert_repro.utils.readers import format_of, numbered_lines
 
@@ -82,4 +82,4 @@ def read_texts(path: Path, column: str) -> Iterator[str]:
         return
     rows = read_file(path)
     require_columns(rows, [column], str(path), f"name the column of text with {flag('text_column')}")
-    yield from column_of_texts(rows, column, str(path), missing="")
+    yield from texts(rows, column, str(path), missing="")

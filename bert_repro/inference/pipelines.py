@@ -70,7 +70,7 @@ class NextSentencePipeline(_ReadsText, Pipeline):  # type: ignore[misc]
             input_["text_pair"],
             truncation=True,
             max_length=longest,
-            # "[SEP]" written in a text is text, as in `tasks.base.tokenized`.
+            # "[SEP]" written in a text is text, as in `tasks.encoding.tokenized`.
             split_special_tokens=True,
             return_tensors="pt",
         )

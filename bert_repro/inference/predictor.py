@@ -25,8 +25,8 @@ from bert_repro.models.loading import load_config, load_tokenizer, quiet_transfo
 from bert_repro.results import RunResults, read_results
 from bert_repro.tasks import configured_task
 from bert_repro.tasks.base import Predictions, Task
-from bert_repro.tasks.columns import find_text_columns
-from bert_repro.tasks.data import as_dataset, require_columns, texts
+from bert_repro.tasks.columns import find_text_columns, require_columns, texts
+from bert_repro.tasks.data import as_dataset
 from bert_repro.tasks.multi_label import MultiLabelTask
 from bert_repro.tasks.tagging import TAG_COLUMNS, WORD_COLUMNS
 from bert_repro.training.performance import resolve_precision

@@ -23,17 +23,7 @@ import numpy.typing as npt
 
 from bert_repro.errors import NonFiniteError, UserError, flag
 from bert_repro.tasks.data import from_hub
-from bert_repro.tasks.encoding import encoded_texts as encoded_texts
-from bert_repro.tasks.encoding import join as join
-from bert_repro.tasks.encoding import special_ids as special_ids
-from bert_repro.tasks.encoding import token_ids as token_ids
-from bert_repro.tasks.encoding import tokenized as tokenized
-from bert_repro.tasks.encoding import truncated_lengths as truncated_lengths
 from bert_repro.tasks.evaluate_metrics import compute_metrics
-from bert_repro.tasks.prediction_files import confusions as confusions
-from bert_repro.tasks.prediction_files import require_first_rows as require_first_rows
-from bert_repro.tasks.prediction_files import write_json_lines as write_json_lines
-from bert_repro.tasks.prediction_files import write_prediction_rows as write_prediction_rows
 
 if TYPE_CHECKING:
     import datasets

@@ -15,22 +15,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast
 import numpy as np
 import numpy.typing as npt
 
-from bert_repro.tasks.base import (
-    CUSTOM,
-    Columns,
-    ExampleScores,
-    Feature,
-    JsonObject,
-    Outputs,
-    Predictions,
-    Task,
-    confusions,
-    require_first_rows,
-    write_prediction_rows,
-)
+from bert_repro.tasks.base import CUSTOM, Columns, ExampleScores, Feature, JsonObject, Outputs, Predictions, Task
 from bert_repro.tasks.columns import number, parsed, short_row, texts, values
 from bert_repro.tasks.data import read_file, read_glue
 from bert_repro.tasks.encoding import encoded_texts
+from bert_repro.tasks.prediction_files import confusions, require_first_rows, write_prediction_rows
 from bert_repro.tasks.text_baselines import baseline_predictions
 from bert_repro.utils.readers import quoted
 

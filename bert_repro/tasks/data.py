@@ -20,16 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 from bert_repro.configs.base import hub_is_reachable, nearest
 from bert_repro.errors import UserError, flag
-from bert_repro.tasks.columns import number as number
-from bert_repro.tasks.columns import parsed as parsed
-from bert_repro.tasks.columns import require_columns as require_columns
-from bert_repro.tasks.columns import short_row as short_row
-from bert_repro.tasks.columns import texts as texts
-from bert_repro.tasks.columns import values as values
-from bert_repro.tasks.held_out import held_out_rows as held_out_rows
-from bert_repro.tasks.held_out import hold_out as hold_out
-from bert_repro.tasks.tagged_text import DOCUMENT_START as DOCUMENT_START
-from bert_repro.tasks.tagged_text import read_tagged_text as read_tagged_text
+from bert_repro.tasks.tagged_text import read_tagged_text
 from bert_repro.utils.readers import first_line, format_of, json_rows, numbered_lines, quoted
 
 if TYPE_CHECKING:

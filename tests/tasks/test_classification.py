@@ -8,8 +8,8 @@ from tiny_models import word_tokenizer
 
 from bert_repro.errors import NonFiniteError
 from bert_repro.finetuning.data import encode
-from bert_repro.tasks.base import token_ids, truncated_lengths
 from bert_repro.tasks.choice import SWAG
+from bert_repro.tasks.encoding import token_ids, truncated_lengths
 from bert_repro.tasks.glue_tasks import COLA, MNLI, MRPC, RTE, STSB
 from bert_repro.tasks.multi_label import MultiLabelTask
 from bert_repro.tasks.squad_windows import tokenize_passages

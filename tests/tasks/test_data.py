@@ -14,7 +14,9 @@ from bert_repro.configs import GlueConfig, NerConfig, SquadConfig, SwagConfig
 from bert_repro.errors import UserError
 from bert_repro.tasks import configured_task
 from bert_repro.tasks.base import Task
-from bert_repro.tasks.data import as_dataset, held_out_rows, read_file, values
+from bert_repro.tasks.columns import values
+from bert_repro.tasks.data import as_dataset, read_file
+from bert_repro.tasks.held_out import held_out_rows
 from bert_repro.tasks.squad_questions import questions_of
 
 ROWS = [{"text": 'Good, "really".', "label": "yes"}, {"text": "bad\tthing", "label": "no"}]
