@@ -129,7 +129,7 @@ def test_no_call_that_loads_a_model_leaves_open_whether_its_code_may_run():
 def test_recipes_are_short_and_say_what_they_do():
     for path in (ROOT / "recipes").glob("*.py"):
         source = path.read_text("utf-8")
-        assert len(code_lines(source)) <= {"quickstart": 200, "quickstart_text": 110}.get(path.stem, 40), path
+        assert len(code_lines(source)) <= {"quickstart": 260, "quickstart_text": 110}.get(path.stem, 40), path
         assert ast.get_docstring(ast.parse(source)), path
         assert "# /// script" not in source, path  # it would name a package that no index has
 
