@@ -2,11 +2,16 @@
 
 Source files are parsed, never imported. One module is one document. Of a docstring its prose is kept: paragraphs at the
 left margin that end as sentences do, which drops parameter tables, headings, signatures and examples.
+
+    python recipes/quickstart_text.py docstrings.txt
+
+writes the text to a file, with an empty line between two documents, as `prepare_corpus` reads it.
 """
 
 import ast
 import importlib.util
 import re
+import sys
 import sysconfig
 import warnings
 from pathlib import Path
@@ -127,3 +132,11 @@ def drawn(items: list, *names: int) -> list:  # type: ignore[type-arg]
     """Returns items in a random order that is the same everywhere."""
     order = np.argsort(draw(*names, np.arange(len(items))), kind="stable")
     return [items[place] for place in order]
+
+
+if __name__ == "__main__":
+    target = Path(sys.argv[1])
+    target.parent.mkdir(parents=True, exist_ok=True)
+    documents = ["\n".join(texts) for _, _, texts in gather_docstrings()]
+    target.write_text("\n\n".join(documents) + "\n", encoding="utf-8")
+    print(f"Wrote {target}: {len(documents)} documents.")

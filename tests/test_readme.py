@@ -1,15 +1,31 @@
 """What README.md says is true: its Python runs, its numbers are those of stored files (its commands: test_docs.py)."""
 
+import csv
 import importlib
+import io
 import json
 import re
+import shlex
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from running import recipe
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
+EXAMPLE_BLOCK = re.compile(r"<!-- run by tests/test_readme\.py -->\n```bash\n(.*?)```", re.DOTALL)
 SNIPPETS = re.findall(r"```python\n(.*?)```\n\n```\n(.*?)```", README, re.DOTALL)
+
+
+def commands_of(block: str) -> list[list[str]]:
+    """Returns the commands of a code block, each as a list of words."""
+    lines = re.sub(r"\\\n\s*", " ", block).strip().splitlines()
+    return [shlex.split(line) for line in lines]
+
+
+EXAMPLE = commands_of("".join(EXAMPLE_BLOCK.findall(README)))
 
 
 @pytest.mark.parametrize(("snippet", "output"), SNIPPETS)
@@ -31,9 +47,52 @@ def test_the_scores_of_the_checkpoint_are_those_of_its_results() -> None:
 
 
 def test_the_scores_of_its_example_are_those_of_the_stored_run() -> None:
-    record = ROOT / "model_cards" / "bert-repro-mini-stsb" / "csv" / "results.json"
-    shown = ", ".join(f"{name} {value:.4f}" for name, value in json.loads(record.read_text("utf-8"))["metrics"].items())
-    assert f"custom validation: {shown}\n" in README
+    record = json.loads((ROOT / "examples" / "results.json").read_text("utf-8"))
+    scores = ", ".join(f"{name} {value:.4f}" for name, value in record["metrics"].items())
+    assert f"custom validation: {scores}\n" in README
+    baselines = ", ".join(f"{name} {values['accuracy']:.4f}" for name, values in record["baselines"].items())
+    assert f"baselines on the same rows: accuracy: {baselines}\n" in README
+    assert shlex.split(record["command"]) in EXAMPLE
+
+
+def test_every_command_of_its_example_runs_in_a_fresh_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The folder holds only what a clone of the repository holds. Training stops after two steps."""
+    for name in ("checkpoints", "examples"):
+        shutil.copytree(ROOT / name, tmp_path / name)
+    monkeypatch.chdir(tmp_path)
+    assert [words[1] for words in EXAMPLE] == ["run_glue", "predict"]
+    for words in EXAMPLE:
+        assert words[0] == "bert-repro"
+        shorter = ["--max_steps", "2"] if words[1] == "run_glue" else []
+        assert recipe(words[1], *words[2:], *shorter) == 0, words
+    # Other probabilities, but the same columns and texts as README shows.
+    answers = list(csv.reader(io.StringIO(capsys.readouterr().out)))
+    printed = list(csv.reader(io.StringIO(README[README.index("text,prediction,") :].split("\n```")[0])))
+    assert answers[0] == printed[0]
+    assert [row[0] for row in answers] == [row[0] for row in printed]
+
+
+def test_its_commands_for_pretraining_run(
+    world: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (block,) = re.findall(r"```bash\n(python recipes/quickstart_text\.py .*?)```", README, re.DOTALL)
+    first, *commands = commands_of(block)
+    # The first command takes half a minute, so a small text takes the place of the docstrings.
+    (tmp_path / "runs").mkdir()
+    shutil.copy(world.text, first[-1])
+    smaller = {
+        "train_tokenizer": ["--vocab_size", "150"],
+        "run_pretraining": shlex.split(
+            "--max_steps 2 --num_hidden_layers 1 --hidden_size 32 --max_seq_length 32 --train_batch_size 4 "
+            "--mixed_precision no"
+        ),
+    }
+    assert [words[1] for words in commands] == ["train_tokenizer", "prepare_corpus", "run_pretraining"]
+    for words in commands:
+        assert recipe(words[1], *words[2:], *smaller.get(words[1], [])) == 0, words
 
 
 def test_the_speeds_are_those_of_the_benchmark() -> None:
