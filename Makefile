@@ -181,7 +181,7 @@ docs: $(READY) ## Write docs/CONFIGURATION.md and docs/reference/api.md from set
 	$(BIN)/python docs/make_reference.py
 
 docs-site: $(READY) ## Build the documentation as a website into site/, offline
-	$(BIN)/mkdocs build --quiet --strict
+	$(BIN)/mkdocs build --strict
 
 bench-cpu: $(READY) ## The speeds quoted for a CPU, with nothing else running: some twenty minutes on two cores
 	$(BIN)/python benchmarks/two_cores.py

@@ -44,7 +44,7 @@ def configuration_reference() -> str:
 def config_classes() -> list[type[configs.Config]]:
     """Returns the configurations in the order in which a person needs them."""
     found = []
-    for room in "corpus training pretraining finetuning tasks inference hub conversion reproduction".split():
+    for room in "corpus training pretraining named_data finetuning tasks inference hub conversion reproduction".split():
         module = getattr(configs, room)
         own = [item for item in vars(module).values() if getattr(item, "__module__", None) == module.__name__]
         found += [item for item in own if isinstance(item, type) and issubclass(item, configs.Config)]

@@ -4,6 +4,8 @@ import json
 import re
 import runpy
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -93,6 +95,20 @@ def test_the_menu_of_the_website_names_every_page_once() -> None:
     listed = pages(yaml.safe_load((ROOT / "mkdocs.yml").read_text("utf-8"))["nav"])
     reports = {f"report/{name}report.md" for name in ("", "models/", "seeds/")} | {"report/claims.md"}
     assert sorted(listed) == sorted({path.relative_to(DOCS).as_posix() for path in PAGES} | reports)
+
+
+def test_every_guide_has_headings() -> None:
+    guides = [*DOCS.glob("how-to/*.md"), *DOCS.glob("tutorials/*.md"), *DOCS.glob("explanations/*.md")]
+    without = [name_of(page) for page in guides if "\n## " not in FENCE.sub("", page.read_text("utf-8"))]
+    assert without == []
+
+
+def test_the_website_builds_without_a_warning(tmp_path: Path) -> None:
+    """Links that lead out of docs/, and anchors that no page has, are warnings; --strict makes them errors."""
+    pytest.importorskip("mkdocs")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
+    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert built.returncode == 0, built.stderr
 
 
 def test_the_configuration_reference_is_current() -> None:
