@@ -48,6 +48,8 @@ def resolve_phases(config: PretrainingConfig, processes: int) -> tuple[Phase, ..
 
 
 def _phases_of_settings(config: PretrainingConfig, processes: int) -> tuple[Phase, ...]:
+    _warn_of_settings_without_effect(config)
+
     # Where each phase ends, scaled to `max_steps` and rounded.
     ends = row_starts(np.array([phase.steps for phase in config.phases]))
     if config.max_steps is not None:
@@ -67,6 +69,18 @@ def _phases_of_settings(config: PretrainingConfig, processes: int) -> tuple[Phas
         sizes = batch_sizes(phase_config, processes, 0, fixed=phase.batch)
         phases.append(replace(phase, steps=steps, per_device_batch=sizes.micro))
     return tuple(phases)
+
+
+def _warn_of_settings_without_effect(config: PretrainingConfig) -> None:
+    """Warns of settings that each phase has for itself; a preset with phases would silently win over their flags."""
+    for name in ("max_seq_length", "train_batch_size", "max_predictions_per_seq"):
+        value = getattr(config, name)
+        if value != getattr(PretrainingConfig, name):
+            logger.warning(
+                "%s has no effect, because each phase has its own. Set phases in a file and pass it with %s.",
+                flag(name, value),
+                flag("config"),
+            )
 
 
 def with_steps(phases: Sequence[Phase], steps: Sequence[int]) -> tuple[Phase, ...]:
