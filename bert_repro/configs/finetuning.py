@@ -4,7 +4,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from bert_repro.configs.base import require_fraction, require_positive, setting
-from bert_repro.configs.named_data import NamedDataConfig
+from bert_repro.configs.named_data import NamedDataConfig, refuse_other_data
 from bert_repro.configs.training import OptimizerConfig, RunConfig
 from bert_repro.errors import UserError, flag
 
@@ -239,16 +239,8 @@ class CustomDataConfig(NamedDataConfig, FinetuningConfig):
     def _check_dataset_name(self) -> None:
         """Refuses a dataset together with files, and its settings without it."""
         super()._check_dataset_name()
-        if self.dataset_name is None:
-            return
-        for name in ("data_dir", "train_file", "validation_file", "test_file"):
-            value = getattr(self, name)
-            if value is not None:
-                raise UserError(
-                    f"{flag('dataset_name', self.dataset_name)} and {flag(name, value)} exclude each other. Leave one "
-                    "out.",
-                    setting=name,
-                )
+        if self.dataset_name is not None:
+            refuse_other_data(self, self.dataset_name, ("data_dir", "train_file", "validation_file", "test_file"))
 
     def _check_files(self) -> None:
         """Refuses published data next to files, and a part of the run that has no file."""

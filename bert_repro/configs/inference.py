@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from bert_repro.configs.base import Config, require_positive, setting
+from bert_repro.configs.named_data import refuse_other_data
 from bert_repro.errors import UserError, flag
 
 ONNX_FILES = {"fp32": "model.onnx", "fp16": "model_fp16.onnx", "q8": "model_quantized.onnx"}
@@ -92,14 +93,7 @@ class PredictConfig(Config):
     def _check_dataset(self) -> None:
         """Refuses two inputs, and settings of a dataset that is not named."""
         if self.dataset_name is not None:
-            for name in ("input_file", "input_format", "context_file"):
-                value = getattr(self, name)
-                if value is not None:
-                    raise UserError(
-                        f"{flag('dataset_name', self.dataset_name)} and {flag(name, value)} exclude each other. Leave "
-                        "one out.",
-                        setting=name,
-                    )
+            refuse_other_data(self, self.dataset_name, ("input_file", "input_format", "context_file"))
             return
         if self.dataset_config_name is not None or self.streaming:
             name = "streaming" if self.streaming else "dataset_config_name"

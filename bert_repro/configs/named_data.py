@@ -1,11 +1,32 @@
 """Settings that name a dataset: one of the Hub, a folder of data files, or a folder that `save_to_disk` wrote."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bert_repro.configs.base import Config, setting
 from bert_repro.errors import UserError, flag
 
 _NEEDS_DATASET_NAME = ("dataset_config_name", "train_split_name", "validation_split_name", "test_split_name")
+
+
+def refuse_other_data(config: Config, dataset_name: str, others: Sequence[str]) -> None:
+    """Refuses settings that name data together with a dataset.
+
+    Args:
+        config: the settings.
+        dataset_name: the dataset.
+        others: names of the settings that exclude it.
+
+    Raises:
+        UserError: one of them is set.
+    """
+    for name in others:
+        value = getattr(config, name)
+        if value is not None:
+            raise UserError(
+                f"{flag('dataset_name', dataset_name)} and {flag(name, value)} exclude each other. Leave one out.",
+                setting=name,
+            )
 
 
 @dataclass(frozen=True)
