@@ -27,7 +27,7 @@ LOCATIONS = frozenset({"model_name_or_path", "data_dir", "corpus", "train_file",
 """Settings that say from where a run reads what decides its result. A resumed run compares the content, not the path,
 because files may move."""
 
-_MODELS = ("model_name_or_path", "tokenizer", "ensemble_with", "corpus")
+_MODELS = ("model_name_or_path", "tokenizer", "ensemble_with", "corpus", "cased_corpus")
 """Settings that name a local folder or an id of the Hub."""
 _FILES = (
     "train_file", "validation_file", "test_file", "context_file", "data_file", "predictions_file", "null_odds_file",

@@ -50,9 +50,11 @@ class StudyConfig(DryRunConfig):
     corpus: str = setting(
         "", "Prepared corpus for all pre-training runs: a folder that prepare_corpus made, or a dataset of the Hub."
     )
+    cased_corpus: str = setting("", "Cased corpus for Table 7's pre-training (paper 5.3). Default: corpus.")
     pretraining_seed: int = setting(42, "Another one adds pre-trainings.")
     glue_dir: str | None = setting(None, "Folder of GLUE's official files; default: the Hub.")
     squad_dir: str | None = setting(None, "Folder of SQuAD's official files; default: the Hub.")
+    triviaqa_file: str | None = setting(None, "File of convert_triviaqa, for Table 2's rows with TriviaQA.")
     swag_dir: str | None = setting(None, "Folder of SWAG's official files; default: the Hub.")
     conll_dir: str | None = setting(None, "Folder of CoNLL-2003's official files; default: the Hub.")
     output_dir: str = setting(
@@ -87,11 +89,13 @@ class StudyConfig(DryRunConfig):
 
     def _check_tables_of_models(self) -> None:
         """Completes and checks the tables of a study that starts from finished models."""
-        if self.corpus:
-            raise UserError(
-                f"{flag('corpus', self.corpus)} and {flag('model_name_or_path')} exclude each other. Leave one out.",
-                setting="corpus",
-            )
+        for name in ("corpus", "cased_corpus"):
+            value = getattr(self, name)
+            if value:
+                raise UserError(
+                    f"{flag(name, value)} and {flag('model_name_or_path')} exclude each other. Leave one out.",
+                    setting=name,
+                )
         # The class is frozen for its users.
         object.__setattr__(self, "table", self.table or TABLES_OF_A_MODEL)
         others = [name for name in self.table if name not in TABLES_OF_A_MODEL]

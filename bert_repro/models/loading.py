@@ -258,6 +258,12 @@ def load_tokenizer(path_or_id: str | Path, *, lowercase: bool | None = None) -> 
     return _load_saved(str(path_or_id))
 
 
+def is_uncased(tokenizer: "PreTrainedTokenizerBase") -> bool:
+    """Returns whether a tokenizer turns capital letters into small ones."""
+    normalizer = tokenizer.backend_tokenizer.normalizer  # type: ignore[attr-defined]
+    return normalizer is not None and normalizer.normalize_str("A") == "a"
+
+
 def _read_vocabulary(path: Path) -> dict[str, int]:
     """Reads a vocabulary with one entry per line; the id of an entry is its line, counted from 0."""
     vocab: dict[str, int] = {}

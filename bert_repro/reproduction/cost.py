@@ -46,7 +46,7 @@ def cost_estimate(runs: Sequence[PlannedRun], planned: int) -> str:
         if isinstance(config, PretrainingConfig):
             cost.flops += pretraining_flops(_model_config(run), config, resolve_phases(config, 1))
         else:
-            _add_finetuning(cost, _model_config(run), config)
+            _add_finetuning(cost, _model_config(run), config, models=1 + len(run.ensemble))
     precision = runs[0].settings.get("mixed_precision", "no") if runs else "no"
     lines = [
         f"runs      {len(runs):,} to make of {planned:,}",
@@ -61,21 +61,29 @@ def _model_config(run: PlannedRun) -> Any:
     start = run.pretraining
     if start.model is not None:
         return load_config(start.model)
-    return new_model_config(PretrainingConfig(**start.settings), ORIGINAL_VOCAB_SIZES["uncased"])
+    vocabulary = "uncased" if start.corpus == "corpus" else "cased"
+    return new_model_config(PretrainingConfig(**start.settings), ORIGINAL_VOCAB_SIZES[vocabulary])
 
 
-def _add_finetuning(cost: _Cost, model: Any, config: FinetuningConfig) -> None:
-    """Adds one fine-tuning run with all configurations of its sweep."""
+def _add_finetuning(cost: _Cost, model: Any, config: FinetuningConfig, models: int) -> None:
+    """Adds one fine-tuning run with all configurations of its sweep, or a prediction with several models."""
     task = TASKS[config.task_name]
     configurations = config.num_restarts
     for name in SWEPT:
         configurations *= len(getattr(config, name)) or 1
     epochs = statistics.fmean(config.sweep_num_train_epochs or [config.num_train_epochs or task.paper_epochs])
-    train_rows = min(SPLIT_ROWS[task.name, "train"], config.max_train_samples or math.inf)
-    most_scored = config.max_eval_samples or math.inf
-    eval_rows = sum(min(SPLIT_ROWS[task.name, split], most_scored) for split in task.eval_splits)
-    trained = configurations * train_rows * epochs
-    scored = configurations * eval_rows
+    trained = 0.0
+    if config.do_train:
+        train_rows = min(SPLIT_ROWS[task.name, "train"], config.max_train_samples or math.inf)
+        trained = configurations * train_rows * epochs
+    scored = 0.0
+    if config.do_eval:
+        most_scored = config.max_eval_samples or math.inf
+        eval_rows = sum(min(SPLIT_ROWS[task.name, split], most_scored) for split in task.eval_splits)
+        scored = configurations * eval_rows * models
+    if config.do_predict:
+        # Only the best run of a sweep predicts.
+        scored += sum(SPLIT_ROWS[task.name, split] for split in task.predict_splits)
 
     length = MEAN_TOKENS[task.name]
     per_token = flops_per_token(

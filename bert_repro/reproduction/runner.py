@@ -20,11 +20,13 @@ from bert_repro.configs import FinetuningConfig, PretrainingConfig, StudyConfig
 from bert_repro.errors import NonFiniteError, StopRequested, UserError, flag
 from bert_repro.finetuning.data import load_splits
 from bert_repro.finetuning.recipe import run_finetuning
-from bert_repro.models.loading import load_tokenizer
+from bert_repro.hub.corpora import corpus_folder
+from bert_repro.models.loading import is_uncased, load_tokenizer
 from bert_repro.pretraining.run import run_pretraining
 from bert_repro.recipes import RECIPES
 from bert_repro.reproduction.cost import cost_estimate
-from bert_repro.reproduction.size_presets import TASK_RECIPES, find_size_preset
+from bert_repro.reproduction.leaderboard import write_leaderboard_zips
+from bert_repro.reproduction.size_presets import AX, TASK_RECIPES, find_size_preset
 from bert_repro.reproduction.store import RunStore
 from bert_repro.reproduction.suite import (
     DATA_DIRS,
@@ -37,7 +39,7 @@ from bert_repro.reproduction.suite import (
 from bert_repro.results import read_results
 from bert_repro.tasks import configured_task
 from bert_repro.utils.claims import describe_claim, release_claim, take_claim
-from bert_repro.utils.files import CHECKPOINTS, STEP
+from bert_repro.utils.files import CHECKPOINTS, STEP, file_digest
 from bert_repro.utils.process import record_outcome, world_size
 
 logger = logging.getLogger("bert_repro")
@@ -100,15 +102,30 @@ def planned_runs(config: StudyConfig) -> list[PlannedRun]:
     """
     models = given_models(config.model_name_or_path)
     corpus = "" if models else corpus_fingerprint(config.corpus)
+    cased_corpus = None
+    if config.cased_corpus:
+        cased_corpus = corpus_fingerprint(config.cased_corpus)
+        _require_cased(config.cased_corpus)
+    triviaqa = file_digest(Path(config.triviaqa_file))[:16] if config.triviaqa_file else None
 
     @functools.cache
     def name_data(task: str) -> str:
-        return task_fingerprint(task, getattr(config, DATA_DIRS[TASK_RECIPES[task]]))
+        recipe = "run_glue" if task == AX else TASK_RECIPES[task]
+        return task_fingerprint(task, getattr(config, DATA_DIRS[recipe]))
 
     preset = find_size_preset(config.size)
     if config.pretraining_seed != StudyConfig.pretraining_seed:
         preset = dataclasses.replace(preset, pretraining={**preset.pretraining, "seed": config.pretraining_seed})
-    runs = plan_runs(config.table, preset, corpus, name_data, models=models, tasks=config.tasks)
+    runs = plan_runs(
+        config.table,
+        preset,
+        corpus,
+        name_data,
+        models=models,
+        tasks=config.tasks,
+        cased_corpus=cased_corpus,
+        triviaqa=triviaqa,
+    )
     for task in config.tasks:
         if not any(run.name.startswith(f"{task}-seed") for run in runs):
             raise UserError(
@@ -118,6 +135,16 @@ def planned_runs(config: StudyConfig) -> list[PlannedRun]:
     if not config.only:
         return runs
     return _only(config.only, runs)
+
+
+def _require_cased(corpus: str) -> None:
+    """Refuses an uncased corpus where a cased one is meant, so that Table 7 cannot be made with the wrong one."""
+    if is_uncased(load_tokenizer(corpus_folder(corpus) / "tokenizer")):
+        raise UserError(
+            f"{flag('cased_corpus', corpus)} has an uncased vocabulary. Prepare the corpus with a cased tokenizer: "
+            f"bert-repro train_tokenizer {flag('lowercase', False)}",
+            setting="cased_corpus",
+        )
 
 
 def _only(names: Sequence[str], runs: Sequence[PlannedRun]) -> list[PlannedRun]:
@@ -143,7 +170,7 @@ def work(config: StudyConfig, runs: Sequence[PlannedRun]) -> None:
     store = RunStore(config)
     last_line = None
     while pending := [run for run in runs if not store.is_over(run)]:
-        ready = (run for run in pending if run.start is None or store.is_done(run.start))
+        ready = (run for run in pending if all(store.is_done(needed) for needed in run.needed))
         if any(_make(run, store, config) for run in ready):
             continue
         # Other processes have claimed all runs that are ready.
@@ -155,6 +182,7 @@ def work(config: StudyConfig, runs: Sequence[PlannedRun]) -> None:
     for run in runs:
         if store.is_done(run):
             store.update_entries(run)
+    write_leaderboard_zips(runs, store)
     failed = [run.id for run in runs if store.has_failed(run)]
     if failed:
         raise NonFiniteError(
@@ -240,20 +268,45 @@ def _configuration(run: PlannedRun, store: RunStore, config: StudyConfig) -> Any
         "resume_from_checkpoint": "auto",
     }
     if run.start is None:
-        settings["corpus"] = config.corpus
+        settings["corpus"] = getattr(config, run.corpus)
         settings["save_steps"] = run.save_steps
         settings["save_total_limit"] = _ALL_CHECKPOINTS
         return RECIPES[run.recipe].config(**settings)
 
-    model = run.start.model or str(store.folder(run.start))
+    model = _model_of(run.start, store)
     if run.step is not None:
         model = f"{model}/{CHECKPOINTS}/{STEP}{run.step}"
     settings["model_name_or_path"] = model
-    settings["data_dir"] = getattr(config, DATA_DIRS[run.recipe])
+    if run.ensemble:
+        settings["ensemble_with"] = tuple(_model_of(member, store) for member in run.ensemble)
+    if run.search:
+        settings |= _best_configuration(store.folder(run.search))
+
+    if run.reads_triviaqa:
+        settings["train_file"] = config.triviaqa_file
+    else:
+        settings["data_dir"] = getattr(config, DATA_DIRS[run.recipe])
     if "feature_based" in run.settings:
         # Several runs read the same hidden states.
         settings["feature_cache_dir"] = str(store.output_dir / "features")
     return RECIPES[run.recipe].config(**settings)
+
+
+def _model_of(run: PlannedRun, store: RunStore) -> str:
+    """Returns the folder of a run's model, or the folder or Hub id of the finished model that it stands for."""
+    return run.model or str(store.folder(run))
+
+
+def _best_configuration(folder: Path) -> dict[str, Any]:
+    """Returns learning rate, batch and epochs of the best run of a sweep."""
+    best = read_results(folder)["sweep"]["best"]
+    if best is None:
+        raise UserError(f"{folder}: no configuration of the search has a score.")
+    return {
+        "learning_rate": best["learning_rate"],
+        "train_batch_size": best["batch"],
+        "num_train_epochs": best["epochs"],
+    }
 
 
 # --- Ray --------------------------------------------------------------------------------------------------------------
@@ -282,7 +335,7 @@ def run_on_ray(config: StudyConfig, runs: Sequence[PlannedRun]) -> None:
     local = dataclasses.replace(config, engine="local")
     results: dict[str, Any] = {}
     for run in runs:
-        results[run.id] = task.remote(work, local, run, *(results[needed.id] for needed in run.ancestors[-1:]))
+        results[run.id] = task.remote(work, local, run, *(results[needed.id] for needed in run.needed))
     for number, (name, reference) in enumerate(results.items(), start=1):
         ray.get(reference)
         logger.info("%d of %d: %s", number, len(results), name)

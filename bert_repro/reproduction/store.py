@@ -24,7 +24,9 @@ from bert_repro.utils.process import recorded_exit_code
 _WEIGHTS = "*.safetensors*"
 
 # Folders of one machine decide nothing, and results that are published should not name them.
-_FOLDER_SETTINGS = ("output_dir", "corpus", "data_dir", "model_name_or_path", "feature_cache_dir")
+_FOLDER_SETTINGS = (
+    "output_dir", "corpus", "data_dir", "train_file", "model_name_or_path", "ensemble_with", "feature_cache_dir",
+)  # fmt: skip
 
 
 class RunStore:

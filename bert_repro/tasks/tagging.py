@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 from bert_repro.configs import FinetuningConfig, NerConfig
 from bert_repro.errors import UserError
+from bert_repro.models.loading import is_uncased
 from bert_repro.tasks.base import (
     Batch,
     Columns,
@@ -615,8 +616,7 @@ class Conll2003Task(TaggingTask):
                 f"{', '.join(without_documents)}: the data does not say where documents begin, so each sentence is "
                 f"read alone, without the context of its document (ner_context={self.context})."
             )
-        normalizer = tokenizer.backend_tokenizer.normalizer  # type: ignore[attr-defined]
-        if normalizer is not None and normalizer.normalize_str("A") == "a":
+        if is_uncased(tokenizer):
             deviations["uncased"] = (
                 "The vocabulary is uncased. The paper uses a cased one for CoNLL-2003, because case helps to recognize "
                 "names."

@@ -7,6 +7,7 @@ import shlex
 import shutil
 import sys
 import time
+import zipfile
 from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
@@ -22,6 +23,7 @@ from bert_repro.configs import ReportConfig, StudyConfig
 from bert_repro.errors import NonFiniteError
 from bert_repro.reproduction import runner
 from bert_repro.reproduction.report import write_report
+from bert_repro.tasks.glue_leaderboard import FILES
 
 FLAGS = ["--table", "8", "--corpus", "toy"]
 RUNS = 6 + 6 * 3 * 3  # mixes of masks; each with three tasks and three seeds
@@ -109,26 +111,54 @@ def test_finished_models_are_scored_without_pre_training_and_the_first_is_the_ba
     flags = ("--size_preset", "evaluation", "--tasks", "sst2", "squad", "--output_dir", tmp_path / "study")
     assert study("--model_name_or_path", one, two, *flags, "--dry_run") == 0
     estimate = capsys.readouterr().out
-    # 3 seeds of 2 models: 3 epochs of 2,000 rows, and 3 of 200
-    assert "runs      12 to make of 12\nexamples  at most 39,600 to fine-tune on, 8,232 to score" in estimate
+    # 3 seeds of 2 models: 3 epochs of 2,000 rows, and 3 of 200; 3 models of an ensemble score 500 rows once more.
+    assert "runs      14 to make of 14\nexamples  at most 39,600 to fine-tune on, 11,232 to score" in estimate
     # 13 tokens a row of SST-2, 161 an input of SQuAD; a row that is scored costs a third of one that is trained on.
-    assert "compute   2.09e+11 FLOPs" in estimate
+    assert "compute   2.41e+11 FLOPs" in estimate
     assert not (tmp_path / "study").exists() and "estimated" in estimate.splitlines()[-1]
     assert study("--model_name_or_path", one, two, *flags) == 0
     found = records(tmp_path / "study" / "records")
-    assert len(begun(log)) == len(found) == 12 and str(tmp_path) not in json.dumps(found)
+    assert len(begun(log)) == len(found) == 14 and str(tmp_path) not in json.dumps(found)
     assert study("--model_name_or_path", two, one, *flags) == 0
-    assert len(begun(log)) == 12
+    assert len(begun(log)) == 14
     assert study("--model_name_or_path", one, *flags, "--table", "2", "--tasks", "sst2") == 2  # no run has it
     found = records(tmp_path / "study" / "records")
     places = {record["study"]["model"]["name"]: record["study"]["model"]["place"] for record in found.values()}
     assert places == {"untrained": 0, "pretrained": 1}
     shutil.copytree(two, tmp_path / "renamed")
     assert study("--model_name_or_path", tmp_path / "renamed", *flags) == 0
-    assert len(begun(log)) == 12
+    assert len(begun(log)) == 14
     found = records(tmp_path / "study" / "records")
     rows = {entry["row"] for record in found.values() for entry in record["study"]["table_entries"]}
-    assert rows == {"renamed", "pretrained"}
+    assert rows == {"renamed", "pretrained", "renamed: ensemble", "pretrained: ensemble"}
+
+
+TABLE_1 = """
+description: a toy that predicts the test sets
+seeds: [1, 2]
+tasks: {mnli: {}, qqp: {}, qnli: {}, sst2: {}, cola: {}, stsb: {}, mrpc: {}, rte: {}, rte_after_mnli: {}}
+table_1: {do_predict: true}
+"""
+
+
+def test_table_1_ends_in_the_leaderboards_zip_with_the_runs_that_are_best_on_dev(log, untrained, tmp_path, caplog):
+    preset = tmp_path / "leaderboard.yaml"
+    preset.write_text(TABLE_1)
+    flags = ("--table", "1", "--size_preset", preset, "--model_name_or_path", untrained, "--output_dir", tmp_path)
+    assert study(*flags, "--tasks", "mnli", "rte") == 0
+    assert "untrained" in caplog.text and not (tmp_path / "leaderboard").exists()
+    assert study(*flags) == 0
+    # The predictions of the worse run of each task do not count, so removing them changes nothing.
+    found = records(tmp_path / "records")
+    for task in ("mnli", "sst2"):
+        runs = {name: found[name] for name in found if name.startswith(f"{task}-seed")}
+        worse = min(runs, key=lambda name: runs[name]["metrics"]["accuracy"])
+        for path in (tmp_path / "runs" / worse).glob("predictions.*"):
+            path.unlink()
+    (tmp_path / "leaderboard" / "untrained.zip").unlink()
+    assert study(*flags) == 0
+    with zipfile.ZipFile(tmp_path / "leaderboard" / "untrained.zip") as archive:
+        assert set(archive.namelist()) == set(FILES)
 
 
 def test_tasks_that_differ_in_precision_run_in_one_process(world, untrained, tmp_path):

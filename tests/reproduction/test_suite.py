@@ -117,7 +117,9 @@ def test_a_finished_model_takes_the_place_of_all_pre_training(pretrained: Path, 
             assert mnli.settings["seed"] == run.settings["seed"] and mnli.keeps_model
             assert mnli.start is not None and mnli.start.name == name
     table_1, table_7 = entries[TableEntry("1", "untrained", "RTE")][0], entries[TableEntry("7", "untrained", "dev")][0]
-    assert len(table_1.settings["sweep_learning_rates"]) == 4 and len(table_7.settings["sweep_batch_sizes"]) == 2
+    assert table_7.search is not None
+    assert len(table_1.settings["sweep_learning_rates"]) == 4
+    assert len(table_7.search.settings["sweep_batch_sizes"]) == 2
     # One seed of everything comes before the next.
     starts = [run.settings["seed"] for run in runs if not run.ancestors]
     assert starts == sorted(starts)
@@ -250,3 +252,76 @@ def test_a_sweep_leaves_no_weights(tmp_path):
     weights.write_bytes(b"weights")
     store.drop_weights(run)
     assert not weights.exists()
+
+
+# --- What is more than a fine-tuning run for each seed ----------------------------------------------------------------
+
+
+def test_table_2_has_the_ensemble_and_with_a_file_of_triviaqa_its_rows() -> None:
+    rows = {entry.row for entry in by_entry(plan_runs(["2"], TRIAL, "corpus", str))}
+    assert rows == {"BERT-base", "BERT-base ensemble"}
+    entries = by_entry(plan_runs(["2"], TRIAL, "corpus", str, triviaqa="questions"))
+    (ensemble,) = entries[TableEntry("2", "BERT-base ensemble", "dev F1")]
+    singles = entries[TableEntry("2", "BERT-base", "dev F1")]
+    assert [run.id for run in ensemble.needed] == [run.id for run in singles] and all(
+        run.keeps_model for run in singles
+    )
+    assert not ensemble.settings["do_train"] and ensemble.settings["do_eval"]
+    after = entries[TableEntry("2", "BERT-base + TriviaQA", "dev F1")]
+    for run in after:
+        assert run.start and run.start.reads_triviaqa and run.start.data == "questions"
+        assert (
+            run.start.settings["seed"] == run.settings["seed"]
+            and run.start.pretraining.id == singles[0].ancestors[0].id
+        )
+    (both,) = entries[TableEntry("2", "BERT-base ensemble + TriviaQA", "dev EM")]
+    assert [run.id for run in both.needed] == [run.id for run in after]
+    assert both.id != ensemble.id
+    # Nothing answers together with itself.
+    one_seed = dataclasses.replace(TRIAL, seeds=(1,))
+    assert {entry.row for entry in by_entry(plan_runs(["2"], one_seed, "corpus", str))} == {"BERT-base"}
+
+
+def test_table_7_searches_its_grid_once_and_restarts_the_best() -> None:
+    preset = SIZE_PRESETS["paper"]
+    plan = plan_runs(["7"], preset, "corpus", str, tasks=["conll2003"])
+    searches = [run for run in plan if run.settings.get("sweep_batch_sizes")]
+    assert [run.settings["seed"] for run in searches] == [1, 1] and not any(run.entries for run in searches)
+    for row in ("BERT-base", "BERT-large"):
+        restarts = by_entry(plan)[TableEntry("7", row, "test")]
+        assert {run.settings["seed"] for run in restarts} == set(preset.seeds)
+        for run in restarts:
+            assert run.search and run.search.pretraining.id == run.pretraining.id
+            assert "sweep_learning_rates" not in run.settings
+    assert {run.search.id for run in plan if run.search} == {run.id for run in searches}
+    assert all(run.id in {other.id for other in plan} for restart in plan for run in restart.ancestors)
+
+
+def test_table_7_alone_reads_the_cased_corpus() -> None:
+    plan = plan_runs(["5", "7", "8"], TRIAL, "uncased", str, cased_corpus="cased")
+    for run in plan:
+        tables = {entry.table for entry in run.entries}
+        if tables:
+            assert (run.pretraining.data == "cased") == (tables == {"7"})
+    assert {run.corpus for run in plan if run.is_pretraining and run.data == "cased"} == {"cased_corpus"}
+
+
+def test_an_uncased_corpus_is_not_taken_for_a_cased_one(world: Any) -> None:
+    corpora = {"corpus": str(world.corpus), "cased_corpus": str(world.corpus)}
+    with user_error(str(world.corpus), setting="cased_corpus"):
+        runner.planned_runs(StudyConfig(table=("7",), **corpora))
+
+
+def test_the_large_model_is_restarted_on_small_sets_and_mnli_models_predict_ax() -> None:
+    plan = plan_runs(["1"], SIZE_PRESETS["paper"], "corpus", str)
+    entries = by_entry(plan)
+    for column, task in (("CoLA", "cola"), ("STS-B", "stsb"), ("MRPC", "mrpc"), ("RTE", "rte"), ("SST-2", "sst2")):
+        runs = entries[TableEntry("1", "BERT-large", column)]
+        small = task != "sst2"
+        assert {run.settings.get("num_restarts", 1) for run in runs} == {5 if small else 1}
+        assert len(runs) == (1 if small else 5)
+        assert len(entries[TableEntry("1", "BERT-base", column)]) == 5
+    mnli = {run.id for row in ("BERT-base", "BERT-large") for run in entries[TableEntry("1", row, "MNLI-m")]}
+    ax = [run for run in plan if run.settings.get("task_name") == "ax"]
+    assert {run.start.id for run in ax if run.start} == mnli and len(ax) == 10
+    assert not [run for run in plan_runs(["1"], TRIAL, "corpus", str) if run.settings.get("task_name") == "ax"]
