@@ -249,12 +249,14 @@ def start_run(config: PretrainingConfig | FinetuningConfig) -> None:
 def example_scores(config: PretrainingConfig | FinetuningConfig) -> dict[str, Any]:
     """Returns split -> metric -> the score of every example of a finished run, for paired statistics.
 
-    Empty for pre-training.
+    Empty for pre-training and for a run that only trained or predicted.
     """
     if isinstance(config, PretrainingConfig):
         return {}
     folder = Path(config.output_dir)
     splits = [name for name, scored in read_results(folder).get("splits", {}).items() if scored.get("metrics")]
+    if not splits:
+        return {}
     task = configured_task(config).prepared(config, load_tokenizer(config.model_name_or_path))
     data = load_splits(task, config.data_dir, splits)
     return {split: task.example_scores(split, data[split], folder) for split in splits}

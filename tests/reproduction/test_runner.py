@@ -19,7 +19,7 @@ import toy_study
 from running import recipe
 
 from bert_repro import cli
-from bert_repro.configs import ReportConfig, StudyConfig
+from bert_repro.configs import ReportConfig, SquadConfig, StudyConfig
 from bert_repro.errors import NonFiniteError
 from bert_repro.reproduction import runner
 from bert_repro.reproduction.report import write_report
@@ -131,6 +131,14 @@ def test_finished_models_are_scored_without_pre_training_and_the_first_is_the_ba
     found = records(tmp_path / "study" / "records")
     rows = {entry["row"] for record in found.values() for entry in record["study"]["table_entries"]}
     assert rows == {"renamed", "pretrained", "renamed: ensemble", "pretrained: ensemble"}
+
+
+def test_a_run_that_scored_nothing_has_no_scores_of_examples(tmp_path: Path) -> None:
+    (tmp_path / "results.json").write_text('{"task": "squad", "seed": 1, "settings": {}, "splits": {}}')
+    config = SquadConfig(
+        model_name_or_path="model", do_train=True, train_file="triviaqa.json", output_dir=str(tmp_path)
+    )
+    assert runner.example_scores(config) == {}
 
 
 TABLE_1 = """
