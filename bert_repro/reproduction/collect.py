@@ -234,14 +234,23 @@ def no_difference(column: Column, runs: Sequence[FinishedRun]) -> str | None:
         if run.is_pretraining:
             continue
         reasons.append(_scored_differently(column, run))
-        rows = run.results["train"]["examples"]
-        published = SPLIT_ROWS[column.task, "train"]
-        if rows != published:
-            reasons.append(f"ours is fine-tuned on {rows:,} rows, the published set has {published:,}")
+        reasons.append(_trained_differently(column, run))
         # For example an uncased vocabulary on CoNLL-2003, which the paper reads with a cased one.
         reasons += run.results.get("deviations", {}).values()
     distinct = dict.fromkeys(reason for reason in reasons if reason)
     return "; ".join(distinct) or None
+
+
+def _trained_differently(column: Column, run: FinishedRun) -> str | None:
+    """Returns how the training differs from the paper's, or None if it is on the same rows."""
+    if "train" not in run.results:
+        # Only an ensemble is scored without training.
+        return "our ensemble combines fine-tuning seeds, the paper's also different pre-training checkpoints"
+    rows = run.results["train"]["examples"]
+    published = SPLIT_ROWS[column.task, "train"]
+    if rows == published:
+        return None
+    return f"ours is fine-tuned on {rows:,} rows, the published set has {published:,}"
 
 
 def _scored_differently(column: Column, run: FinishedRun) -> str | None:

@@ -65,6 +65,14 @@ def test_no_difference_where_the_data_do_not_agree(tmp_path, task, column, chang
     assert ours.mean == pytest.approx(70, abs=0.2)
 
 
+def test_an_ensemble_trains_nothing_and_has_no_difference_from_the_papers(tmp_path):
+    place = [entry(2, "BERT-large ensemble", "dev F1")]
+    for run in row(tmp_path, place, 0.7, task="squad", split="validation", metric="f1"):
+        rewrite(run, lambda record: record.pop("train"))
+    ours = number(tmp_path, "2", "BERT-large ensemble", "dev F1")
+    assert ours.difference is None and "pre-training checkpoints" in ours.reason
+
+
 def test_dev_stands_for_a_test_set_without_labels_but_not_against_the_paper(tmp_path):
     for run in row(tmp_path, [entry(1, "BERT-base", "SST-2")], 0.75, **SST2):
         rewrite(run, lambda record: record["splits"].update(test={"rows": 1821, "files": ["predictions.test.tsv"]}))
