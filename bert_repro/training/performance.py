@@ -144,10 +144,11 @@ def estimated_times(flops: float, mixed_precision: str, devices: int) -> list[st
         tflops = published.single if mixed_precision == "no" else published.half
         seconds = flops / (tflops * 1e12 * _SHARE_OF_MAKERS_FIGURE * devices)
         elsewhere.append(f"{name} {format_hours(seconds)}")
+    count = "one device" if devices == 1 else f"{devices} devices"
     return [
         f"time      estimated: {shortest} to {longest}, at 60% to 30% of the {peak / 1e12:.2f} TFLOP/s that a large "
         f"matrix product reaches here ({device.type})",
-        f"          estimated on {devices} x, at 40% of the maker's figure: {', '.join(elsewhere)}",
+        f"          estimated on {count}, at 40% of the maker's figure: {', '.join(elsewhere)}",
     ]
 
 

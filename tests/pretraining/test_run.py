@@ -193,7 +193,7 @@ def test_the_cost_estimate_of_the_papers_phases() -> None:
     text = cost_estimate(PretrainingConfig(mixed_precision="bf16"), BertReproConfig(), PAPER_PHASES, 3_300_000_000, 1)
     assert "42,598,400,000" in text and "131,072,000,000" in text
     assert "2.38e+19" in text  # 29.5e9 tokens of 545 MFLOP and 13.1e9 of 588
-    assert "estimated on 1 x" in text and "h200 17 hours" in text and "a100 53 hours" in text
+    assert "estimated on one device" in text and "h200 17 hours" in text and "a100 53 hours" in text
 
 
 def test_a_dry_run_prints_the_estimate_and_starts_nothing(world: Any, tmp_path: Path, capsys: Any) -> None:
