@@ -4,7 +4,7 @@ import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, repeat
 from statistics import NormalDist
 
 from bert_repro.reproduction.paper_results import FEATURE_ROWS, FIGURE_5_KEY, TABLES, Column
@@ -36,8 +36,8 @@ PAIRS: Mapping[str, tuple[tuple[str, str], ...]] = {
     "2": (("BERT-large", "BERT-base"), ("BERT-large + TriviaQA", "BERT-large")),
     "4": (("BERT-large", "BERT-base"),),
     "5": (("No NSP", "BERT-base"), ("LTR & no NSP", "No NSP"), ("LTR & no NSP + BiLSTM", "LTR & no NSP")),
-    "7": (("BERT-large", "BERT-base"), (_CONCAT, "BERT-base"), *((row, _CONCAT) for row in _OTHER_FEATURES)),
-    "8": tuple((row, "80/10/10") for row in _OTHER_MASKS),
+    "7": (("BERT-large", "BERT-base"), (_CONCAT, "BERT-base"), *zip(_OTHER_FEATURES, repeat(_CONCAT))),
+    "8": tuple(zip(_OTHER_MASKS, repeat("80/10/10"))),
 }
 """The pairs of rows that each table compares. Table 6 compares every size with the next smaller one."""
 
@@ -115,27 +115,39 @@ def model_differences(results: AllResults) -> list[Ordering]:
     # (size preset, statement) -> task -> the comparison that counts in the mean.
     by_task: dict[tuple[str | None, str], dict[str, Comparison]] = {}
     for table in results.tables:
-        models = [row for row in table.rows.values() if row.paper_row and ": " not in row.name]
         for column in table.columns:
-            for row in models[1:]:
-                tested = _compare(results, row.ours.get(column.name), models[0].ours.get(column.name))
-                if tested.ours is None:
-                    continue
-                statement = f"{row.name} against {models[0].name}"
+            for statement, tested in _against_the_first_model(results, table, column):
+                # Table 1 has one column for a task, named like the task.
                 name = column.name if table.key == "1" else f"{TASKS[column.task].title} {column.name}"
-                differences.append(Ordering(table.key, table.size_preset, statement, name, None, 1, tested.ours))
-                by_task.setdefault((table.size_preset, statement), {}).setdefault(column.task, tested.ours)
+                differences.append(Ordering(table.key, table.size_preset, statement, name, None, 1, tested))
+                by_task.setdefault((table.size_preset, statement), {}).setdefault(column.task, tested)
+
+    # The mean of the tasks comes last, for each pair of models.
     for (size_preset, statement), comparisons in by_task.items():
         mean = _mean_comparison(list(comparisons.values()))
         differences.append(Ordering("1 to 7", size_preset, statement, MEAN, None, 1, mean))
     return differences
 
 
+def _against_the_first_model(
+    results: AllResults, table: ResultsTable, column: Column
+) -> Iterator[tuple[str, Comparison]]:
+    """Yields a statement and its test for every finished model that has a score in a column, except the first model."""
+    # Rows named "model: variant" are further rows of a model.
+    models = [row for row in table.rows.values() if row.paper_row and ": " not in row.name]
+    for row in models[1:]:
+        tested = _compare(results, row.ours.get(column.name), models[0].ours.get(column.name))
+        if tested.ours is not None:
+            yield f"{row.name} against {models[0].name}", tested.ours
+
+
 def _mean_comparison(comparisons: Sequence[Comparison]) -> Comparison:
     """Averages the differences of several tasks; their errors are taken as independent and normal."""
     mean = statistics.fmean(comparison.difference for comparison in comparisons)
+    # Variances of independent errors add up, and so do the squares of the widths of their intervals.
     squared_widths = sum((comparison.high - comparison.low) ** 2 for comparison in comparisons)
     half_width = math.sqrt(squared_widths) / 2 / len(comparisons)
+    # How many standard errors the mean is away from zero.
     standard_errors = 0.0
     if half_width:
         standard_errors = abs(mean) / half_width * NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
@@ -143,11 +155,13 @@ def _mean_comparison(comparisons: Sequence[Comparison]) -> Comparison:
 
 
 def _table_orderings(results: AllResults, table: ResultsTable) -> Iterator[Ordering]:
+    """Yields every ordering of a table in which the paper's two numbers differ."""
     for first, second in _row_pairs(table):
         for column in table.columns:
             paper = None
             if column.name in first.paper and column.name in second.paper:
                 paper = first.paper[column.name] - second.paper[column.name]
+            # The paper may print no number, or the same number twice.
             expected = _expected_sign(table, column, paper)
             if expected == 0:
                 continue

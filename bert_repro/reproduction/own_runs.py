@@ -89,14 +89,24 @@ class Comparison:
     @property
     def differing_settings(self) -> list[str]:
         """Names of the settings that are not the same in all groups, sorted."""
-        names = sorted({name for group in self.groups for name in group.settings})
-        return [name for name in names if len({group.settings.get(name) for group in self.groups}) > 1]
+        names: set[str] = set()
+        for group in self.groups:
+            names.update(group.settings)
+
+        differing = []
+        for name in sorted(names):
+            # A group without the setting has its default.
+            values = {group.settings.get(name) for group in self.groups}
+            if len(values) > 1:
+                differing.append(name)
+        return differing
 
     def rows(self) -> list[dict[str, str]]:
         """Returns the table: column -> text, for every group."""
         return [self._row(group) for group in self.groups]
 
     def _row(self, group: RunGroup) -> dict[str, str]:
+        """Returns the row of a group: its runs, the settings that differ, its score, and the baseline's."""
         row = {"run": group.names[0]}
         if len(group.names) > 1:
             row["run"] += f" and {len(group.names) - 1} more"
@@ -104,12 +114,15 @@ class Comparison:
             # A run of an older version may not have recorded a setting that was added later.
             default = value_text(group.recorded[name]) if name in group.recorded else "default"
             row[name] = group.settings.get(name, default)
+
+        # The score, with its spread over seeds.
         row[self.scale.metric] = f"{group.mean:.4f}"
         row["deviation"] = _ABSENT if group.deviation is None else f"{group.deviation:.4f}"
         row["seeds"] = str(len(group.scores))
         row["baseline"] = _ABSENT
         if group.baseline is not None:
             row["baseline"] = f"{group.baseline_score:.4f} ({group.baseline})"
+        # All rows have the column if one of them needs it.
         if any(other.degenerate for other in self.groups):
             row["degenerate"] = f"{group.degenerate} of {len(group.scores)}"
         return row
@@ -124,6 +137,8 @@ def comparisons_of(runs: Sequence[FinishedRun]) -> list[Comparison]:
     groups_by_scale: dict[Scale, list[RunGroup]] = {}
     for scale, group in groups_of_runs(runs):
         groups_by_scale.setdefault(scale, []).append(group)
+
+    # The best group comes first in its table.
     comparisons = []
     for scale in sorted(groups_by_scale, key=lambda scale: scale.title):
         groups = sorted(groups_by_scale[scale], key=lambda group: -group.mean)
@@ -139,6 +154,7 @@ def groups_of_runs(runs: Sequence[FinishedRun]) -> Iterator[tuple[Scale, RunGrou
         # A sweep publishes its best member, which is the run that counts.
         if scale is None or SWEEP in Path(run.name).parts:
             continue
+        # The seed is not among these settings.
         settings = tuple(sorted(_settings(run).items()))
         grouped.setdefault((scale, settings), []).append(run)
     for (scale, settings), members in grouped.items():
@@ -148,14 +164,18 @@ def groups_of_runs(runs: Sequence[FinishedRun]) -> Iterator[tuple[Scale, RunGrou
 def _scale(run: FinishedRun) -> Scale | None:
     """Returns what a run's score may be compared with; None if it has no score."""
     results: Mapping[str, Any] = run.results
+    # A pre-training run has no primary metric.
     metrics = results.get("metrics", {})
     metric = results.get("primary_metric") or _PRETRAINING_METRIC
     if metric not in metrics:
         return None
+
+    # The data set by its id on the Hub or its title, with its configuration.
     data = results.get("data", {})
     title = str(data.get("dataset") or data.get("title") or results["task"])
     if data.get("config"):
         title += f" ({data['config']})"
+    # A split of the user's own data keeps its own name.
     split = str(results.get("split", "validation"))
     split = data.get("split_names", {}).get(split, split)
     return Scale(title, split, str(metric), int(results.get("rows_scored", 0)))
@@ -176,6 +196,8 @@ def _settings(run: FinishedRun) -> dict[str, str]:
 
 
 def _group(members: Sequence[FinishedRun], settings: Mapping[str, str], metric: str) -> RunGroup:
+    """Makes a group of runs with equal settings, with the best of their baselines."""
+    # The baselines do not depend on the seed, so those of the first run stand for all.
     best_name: str | None = None
     best_score: float | None = None
     for name, scores in members[0].results.get("baselines", {}).items():
@@ -219,13 +241,7 @@ def markdown_of(comparisons: Sequence[Comparison]) -> str:
         shared = _shared_settings(comparison)
         if shared:
             lines += [f"All of these runs: {cell(shared)}.", ""]
-        rows = comparison.rows()
-        columns = list(rows[0])
-        lines.append(f"| {' | '.join(map(cell, columns))} |")
-        lines.append(f"|{' --- |' * len(columns)}")
-        for row in rows:
-            lines.append(f"| {' | '.join(map(cell, row.values()))} |")
-        lines.append("")
+        lines += [*_markdown_table(comparison.rows()), ""]
     lines += [
         "Runs in one row differ in their seed alone. The deviation is the sample standard deviation over seeds. The",
         "baseline is the best one that was scored on the same rows.",
@@ -234,11 +250,23 @@ def markdown_of(comparisons: Sequence[Comparison]) -> str:
     return "\n".join(lines)
 
 
+def _markdown_table(rows: Sequence[Mapping[str, str]]) -> Iterator[str]:
+    """Yields the lines of a table; all rows have the columns of the first."""
+    columns = list(rows[0])
+    yield f"| {' | '.join(map(cell, columns))} |"
+    yield f"|{' --- |' * len(columns)}"
+    for row in rows:
+        yield f"| {' | '.join(map(cell, row.values()))} |"
+
+
 def _shared_settings(comparison: Comparison) -> str:
     """Returns the settings that all groups share, as they are typed."""
     differing = comparison.differing_settings
-    settings = comparison.groups[0].settings
-    return ", ".join(f"{name} {value}" for name, value in sorted(settings.items()) if name not in differing)
+    shared = []
+    for name, value in sorted(comparison.groups[0].settings.items()):
+        if name not in differing:
+            shared.append(f"{name} {value}")
+    return ", ".join(shared)
 
 
 def _csv(comparisons: Sequence[Comparison]) -> str:

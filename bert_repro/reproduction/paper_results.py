@@ -48,14 +48,13 @@ class PaperTable:
 def _read_tables() -> Mapping[int, PaperTable]:
     """Reads Tables 1 to 8; a row of the file has one number per column, null where the paper prints none."""
     document = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
-    return {
-        number: PaperTable(
-            table["title"],
-            tuple(Column(*column) for column in table["columns"]),
-            {name: tuple(values) for name, values in table["rows"].items()},
-        )
-        for number, table in document.items()
-    }
+    tables = {}
+    for number, table in document.items():
+        # A column of the file is a list with the fields of `Column` in their order.
+        columns = tuple(Column(*fields) for fields in table["columns"])
+        rows = {name: tuple(values) for name, values in table["rows"].items()}
+        tables[number] = PaperTable(table["title"], columns, rows)
+    return tables
 
 
 TABLES: Mapping[int, PaperTable] = _read_tables()
@@ -68,7 +67,8 @@ LEADERBOARD = {"OpenAI GPT": 72.8, "BERT-large": 80.5}
 """GLUE's score on its leaderboard, in the text of 4.1."""
 WNLI_MAJORITY = 65.1
 """Accuracy of the majority class on WNLI's test set, which the paper submits in place of a model's answers."""
-FEATURE_ROWS = {  # Table 7's row -> what `--feature_based` calls it
+# Table 7's row -> what `--feature_based` calls it.
+FEATURE_ROWS = {
     "Embeddings": "embeddings",
     "Second-to-last hidden": "second_to_last",
     "Last hidden": "last",
