@@ -150,7 +150,7 @@ PRESETS: Mapping[str, Preset] = {
         },
     ),
     "cpu-trial": Preset(
-        "a 4-layer model on a CPU: 20 million tokens, 26 minutes in two processes on two cores in bf16, which it uses "
+        "a 4-layer model on a CPU: 20 million tokens, less than an hour on two free cores in bf16, which it uses "
         "if the device supports it",
         "ours",
         PretrainingConfig,

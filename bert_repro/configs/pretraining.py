@@ -131,7 +131,7 @@ class PretrainingConfig(ExampleConfig, OptimizerConfig, DryRunConfig, RunConfig)
     --model_name_or_path continues from a checkpoint, in your domain or language. After an interruption
     --resume_from_checkpoint latest continues exactly as if there had been none. --dry_run estimates the time.
     The paper reports a perplexity of 3.99 for BERT-base and NSP accuracy of 97-98%; it took 4 days on 16 TPU chips.
-    --preset cpu-trial took 26 minutes in two processes on two cores in bf16, which it uses if the device supports it.
+    --preset cpu-trial takes less than an hour on two free cores in bf16, which it uses if the device supports it.
     """
 
     corpus: str = setting("", "Prepared corpus (required): a folder of prepare_corpus, or a Hub dataset (push_corpus).")
