@@ -5,6 +5,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import measured
+
 import bert_repro
 from bert_repro import configs
 from bert_repro.configs.base import choices_of, help_of
@@ -123,3 +125,4 @@ if __name__ == "__main__":
     (DOCS / "reference" / "api.md").write_text(api_reference(), encoding="utf-8")
     (DOCS / "how-to" / "from_transformers.md").write_text(upstream_page(), encoding="utf-8")
     (DOCS / "report" / "claims.md").write_text(claims_page(), encoding="utf-8")
+    (DOCS / "report" / "numbers.md").write_text(measured.list_of_scores(), encoding="utf-8")
