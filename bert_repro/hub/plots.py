@@ -263,9 +263,11 @@ def plot_scores(path: Path, results: Mapping[str, Any]) -> bool:
     """
     from matplotlib.figure import Figure
 
-    split_names = [
-        name for name, split in results.get("splits", {}).items() if split.get("details", {}).get("confusion_matrix")
-    ]
+    split_names = []
+    for name, split in results.get("splits", {}).items():
+        # Runs of earlier versions have a matrix without names of labels.
+        if {"confusion_matrix", "labels"} <= split.get("details", {}).keys():
+            split_names.append(name)
     if not split_names:
         path.unlink(missing_ok=True)
         return False
