@@ -296,6 +296,12 @@ def _require_agreement(results: RunResults, path: Path) -> None:
     primary = results.get("primary_metric")
     if metrics and primary is not None and primary not in metrics:
         raise UserError(f"{path}: primary_metric is {quoted(primary)}, which is not one of the metrics. {_REMEDY}")
+    for name, scores in results.get("baselines", {}).items():
+        if primary not in metrics or primary not in scores:
+            raise UserError(
+                f"{path}: the baseline {quoted(name)} cannot be compared, because primary_metric is {quoted(primary)}. "
+                f"{_REMEDY}"
+            )
     for name, split in results.get("splits", {}).items():
         _require_square_matrix(split.get("details", {}), f"{path}: splits.{quoted(name)}.details")
 

@@ -36,6 +36,7 @@ WEIGHTS = "model.safetensors"
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MAX_INPUT_CHARS_PER_WORD = 100  # as in transformers, and in the original implementation at first
 MODEL_MAX_LENGTH = 512
+_ADAPTER_CONFIG = "adapter_config.json"
 _PICKLE = "pytorch_model.bin"
 _CONVERT = "Convert it: bert-repro convert_checkpoint --checkpoint FOLDER --output_dir NEW_FOLDER"
 _GET_AGAIN = "Download or write the model again."
@@ -144,8 +145,15 @@ def load_pretrained(
 
 
 def _require_safetensors(name: str, setting: str) -> None:
-    """Refuses a local folder without weights in safetensors."""
+    """Refuses a local folder without weights in safetensors, and one whose weights would come from elsewhere."""
     folder = Path(name)
+    if (folder / _ADAPTER_CONFIG).exists():
+        # transformers would load the model that this file names, whatever it is, in place of the folder's own.
+        raise UserError(
+            f"{flag(setting, name)}: the folder is an adapter ({_ADAPTER_CONFIG}) for another model. Pass the folder "
+            "of the finished run, in which the adapter is merged.",
+            setting=setting,
+        )
     if not folder.is_dir() or any(folder.glob("*.safetensors*")):
         return
     if (folder / _PICKLE).exists():

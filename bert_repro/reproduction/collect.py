@@ -14,6 +14,7 @@ from bert_repro.reproduction.paper_results import (
     EXAMPLES_FILE,
     FIGURE_5,
     FIGURE_5_KEY,
+    FIGURE_5_ROWS,
     TABLE_KEYS,
     TABLES,
     Column,
@@ -174,9 +175,13 @@ def _read_examples(path: Path) -> dict[str, dict[str, Float64Array]]:
         examples[split] = {}
         for metric, values in metrics.items():
             try:
-                examples[split][metric] = np.array(values, dtype=np.float64)
+                scores = np.array(values, dtype=np.float64)
             except ValueError:
-                raise UserError(f"{path}: the rows of {quoted(metric)} have different lengths. {remedy}") from None
+                scores = np.empty(0)
+            # One number for each example, or three for entity F1.
+            if not len(scores) or scores.shape[1:] not in ((), (3,)):
+                raise UserError(f"{path}: {quoted(metric)} has not one or three numbers for each example. {remedy}")
+            examples[split][metric] = scores
     return examples
 
 
@@ -219,8 +224,11 @@ def _require(content: Mapping[str, Any], *names: str) -> None:
 def _column_of(entry: TableEntry) -> Column | None:
     """Returns the column of a table entry, or None if there is none, so that the entry is never shown."""
     if entry.table == FIGURE_5_KEY:
-        if not entry.column.isdecimal():
-            raise UserError(f"{quoted(entry.column)} is not a number of steps, as a point of Figure 5 has.")
+        if entry.row not in FIGURE_5_ROWS or not entry.column.isdecimal():
+            raise UserError(
+                f"{quoted(entry.row)} at step {quoted(entry.column)} is not a point of Figure 5. Its curves are: "
+                f"{', '.join(FIGURE_5_ROWS)}."
+            )
         return FIGURE_5
     if entry.table not in TABLE_KEYS:
         return None

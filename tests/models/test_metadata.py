@@ -106,3 +106,11 @@ def test_the_estimate_of_weights_is_never_above_the_weights() -> None:
         model = BertReproForSequenceClassification(config)
         weights = sum(value.numel() for value in model.parameters())
         assert 0.9 * weights < encoder_weights(config) <= weights
+
+
+def test_an_adapter_that_names_another_model_is_refused(folder: Path, tmp_path: Path) -> None:
+    """transformers would load the weights of that model, although the folder has its own."""
+    change(folder, "adapter_config.json", peft_type="LORA", base_model_name_or_path=str(tmp_path / "other"))
+    (folder / "adapter_model.safetensors").write_bytes((folder / "model.safetensors").read_bytes())
+    with user_error("adapter_config.json", setting="model_name_or_path"):
+        load_pretrained(BertReproModel, str(folder))
