@@ -178,9 +178,9 @@ def _read_examples(path: Path) -> dict[str, dict[str, Float64Array]]:
                 scores = np.array(values, dtype=np.float64)
             except ValueError:
                 scores = np.empty(0)
-            # One number for each example, or three for entity F1.
-            if not len(scores) or scores.shape[1:] not in ((), (3,)):
-                raise UserError(f"{path}: {quoted(metric)} has not one or three numbers for each example. {remedy}")
+            # One number for each example, two for a correlation, three for entity F1.
+            if not len(scores) or scores.shape[1:] not in ((), (2,), (3,)):
+                raise UserError(f"{path}: {quoted(metric)} has not one to three numbers for each example. {remedy}")
             examples[split][metric] = scores
     return examples
 
