@@ -23,6 +23,7 @@ from bert_repro.configs.presets import preset_names, preset_values
 from bert_repro.configs.upstream_flags import upstream_advice
 from bert_repro.errors import UserError
 from bert_repro.utils.readers import parse_yaml, quoted
+from bert_repro.utils.schema import conform
 
 ConfigType = TypeVar("ConfigType", bound=Config)
 
@@ -95,6 +96,8 @@ def settings_from(document: Mapping[str, Any], config_class: type[Config], where
         UserError: an unknown key, or a value of the wrong type; the message begins with `where`.
     """
     names = type_hints(config_class)
+    if not isinstance(document, Mapping):
+        raise UserError(f"{where} is {quoted(document)}, not a mapping of settings. Write lines such as 'seed: 1'.")
     values: dict[str, Any] = {}
     argv: list[str] = []
     for key, value in document.items():
@@ -102,6 +105,8 @@ def settings_from(document: Mapping[str, Any], config_class: type[Config], where
             advice = did_you_mean(str(key), names) or "see --help"
             raise UserError(f"{where}: unknown setting {quoted(key)}; {advice}")
         if value is None:
+            if type(None) not in get_args(names[key]):
+                raise UserError(f"{where}: {key} has no value. Write one, or remove the line.")
             values[key] = None
         elif key in _ONLY_IN_FILES:
             values[key] = _entries(key, value, where)
@@ -139,11 +144,14 @@ def read_yaml_mapping(path: Path, flag: str) -> dict[str, Any]:
 def _entries(key: str, value: Any, where: str) -> tuple[Phase | TextSource, ...]:
     """Converts a list of mappings to the objects that they describe."""
     entry_class = _ONLY_IN_FILES[key]
+    names = ", ".join(item.name for item in dataclasses.fields(entry_class))
+    remedy = f"Write a list of mappings of {names}."
+    entries = conform({key: value}, dict[str, tuple[entry_class, ...]], where, remedy)[key]  # type: ignore[valid-type]
     try:
-        return tuple(entry_class(**entry) for entry in value)
+        return tuple(entry_class(**entry) for entry in entries)
     except TypeError:
-        names = ", ".join(item.name for item in dataclasses.fields(entry_class))
-        raise UserError(f"{where}: {key} is {quoted(value)}; write a list of mappings of {names}") from None
+        # A name is missing, or there is one more.
+        raise UserError(f"{where}: {key} is {quoted(value)}. {remedy}") from None
 
 
 # --- Parser -----------------------------------------------------------------------------------------------------------

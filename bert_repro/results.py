@@ -3,7 +3,6 @@
 Every field may be missing. Types are checked when a file is read, because it may come from another machine.
 """
 
-import types
 import typing
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
@@ -11,10 +10,23 @@ from typing import Annotated, Any, TypedDict
 from bert_repro.errors import UserError
 from bert_repro.utils.files import RESULTS, write_json
 from bert_repro.utils.readers import quoted, read_json_object
+from bert_repro.utils.schema import Limits, conform
 
 _REMEDY = "Name the folder of a finished run, or make the run again."
 
+Count = Annotated[int, Limits(0, 1e24)]
+"""A number of rows, tokens, steps ..."""
 Metrics = Annotated[dict[str, float], "metric -> value; accuracies and F1 are fractions of 1, losses nats"]
+
+
+class SplitDetails(TypedDict, total=False):
+    """Scores of each label or type, and what else a task reports of a split."""
+
+    labels: Annotated[list[str], "names of the rows and columns of the confusion matrix"]
+    confusion_matrix: Annotated[list[list[Count]], "[true label][predicted label]"]
+    classes: Annotated[dict[str, dict[str, float]], "label -> precision, recall, f1 and rows"]
+    entities: Annotated[dict[str, dict[str, float]], "type -> precision, recall, f1-score and support"]
+    never_predicted: Annotated[list[str], "labels that no row was given"]
 
 
 class SplitResults(TypedDict, total=False):
@@ -25,7 +37,7 @@ class SplitResults(TypedDict, total=False):
     published_rows: Annotated[
         int | None, "rows of the published split; if fewer were scored, the score is not tagged as that of the split"
     ]
-    details: Annotated[dict[str, Any], "scores of each label or type, confusions and calibration, if the task has them"]
+    details: Annotated[SplitDetails, "scores of each label or type, confusions and calibration, if the task has them"]
     degenerate: Annotated[bool, "the model gives the same answer for every row"]
     rows: Annotated[int, "rows of the split that were read"]
     truncated: Annotated[int, "rows that were truncated to max_seq_length"]
@@ -106,6 +118,21 @@ class HardwareResults(TypedDict, total=False):
     processes: int
 
 
+class SweepConfiguration(TypedDict, total=False):
+    """Runs of a sweep with the same settings."""
+
+    learning_rate: float
+    batch: int
+    epochs: float | None
+    steps: int | None
+    runs: int
+    degenerate: int
+    not_finite: int
+    splits: Annotated[
+        dict[str, dict[str, dict[str, float | None]]], "split -> metric -> mean, standard_deviation (n - 1) and best"
+    ]
+
+
 class SweepResults(TypedDict, total=False):
     """Grid search or restarts. The best run on dev is published."""
 
@@ -115,10 +142,73 @@ class SweepResults(TypedDict, total=False):
     degenerate: int
     not_finite: int
     best: dict[str, Any] | None
-    configurations: Annotated[
-        list[dict[str, Any]], "settings that runs share; splits: mean, deviation (n - 1) and best"
-    ]
+    configurations: list[SweepConfiguration]
     runs: Annotated[list[dict[str, Any]], "learning_rate, batch, epochs, steps, seed, folder, splits: metrics"]
+
+
+class FrequencyBin(TypedDict, total=False):
+    """Predictions of tokens with a similar frequency in the corpus."""
+
+    at_least: Annotated[int, "occurrences in the corpus"]
+    below: int | None
+    predictions: int
+    right: int
+    accuracy: float
+
+
+class MlmBreakdown(TypedDict, total=False):
+    """Accuracy of pre-training on parts of the held-out predictions."""
+
+    by_frequency: list[FrequencyBin]
+    by_action: Annotated[dict[str, dict[str, float | None]], "mask, same or random -> predictions, right, accuracy"]
+
+
+class DataResults(TypedDict, total=False):
+    """The data of a run. Tasks add fields of their own."""
+
+    dataset: Annotated[str | None, "id on the Hub"]
+    config: str | None
+    title: str
+    kind: Annotated[str, "label, labels or number"]
+    files: Annotated[dict[str, str], "split -> name of the user's own file"]
+    split_names: Annotated[dict[str, str], "split -> its name in the data set"]
+    text_columns: list[str]
+    example: dict[str, str | list[str]]
+    license: str | list[str] | None
+    language: str | list[str] | None
+    note: str
+    sources: list[str]
+    vocab_size: Count
+    counts: Annotated[dict[str, float], "pre-training: documents, sentences, tokens, words ... of the corpus"]
+
+
+class StudyEntry(TypedDict, total=False):
+    """A cell of one of the paper's tables."""
+
+    table: str
+    row: str
+    column: str
+
+
+class StudyModel(TypedDict, total=False):
+    """A finished model that a study scores."""
+
+    name: str
+    content: str
+    place: int
+
+
+class StudyResults(TypedDict, total=False):
+    """The experiment that made a run."""
+
+    run: str
+    size_preset: str
+    pretraining: Annotated[str | None, "the pre-training run that its model comes from"]
+    pretraining_seed: int | None
+    start: Annotated[str | None, "the run that it started from"]
+    checkpoint_step: Annotated[int | None, "the checkpoint of that run; null: the finished model"]
+    model: Annotated[StudyModel, "the finished model, if the study scores one"]
+    table_entries: list[StudyEntry]
 
 
 class RunResults(TypedDict, total=False):
@@ -143,14 +233,14 @@ class RunResults(TypedDict, total=False):
     ]
     splits: dict[str, SplitResults]
     objective: Annotated[str, "pre-training: what the model was trained to do, as its card says it"]
-    mlm_breakdown: Annotated[dict[str, Any], "pre-training: accuracy by frequency and masking action"]
+    mlm_breakdown: Annotated[MlmBreakdown, "pre-training: accuracy by frequency and masking action"]
     train: TrainResults
     sweep: SweepResults
     deviations: Annotated[dict[str, str], "departures of the data or model from the paper: name -> sentence"]
-    data: Annotated[dict[str, Any], "dataset (id on the Hub), title, files, license, language, example, counts ..."]
+    data: Annotated[DataResults, "dataset (id on the Hub), title, files, license, language, example, counts ..."]
     model: ModelResults
     base_model: Annotated[str | None, "id on the Hub of the weights that training began from"]
-    license: Annotated[str, "of the weights"]
+    license: Annotated[str | list[str] | None, "of the weights"]
     seed: int
     settings: Annotated[dict[str, Any], "every setting of the run, see docs/CONFIGURATION.md"]
     versions: Annotated[dict[str, str | None], "Python, this package and its libraries; null: not installed"]
@@ -158,7 +248,7 @@ class RunResults(TypedDict, total=False):
     hardware: HardwareResults
     command: str
     wall_time_seconds: Annotated[float, "of the process that finished the run; `train.seconds` has all of training"]
-    study: Annotated[dict[str, Any], "the experiment that made the run, and the cells of the paper's tables it fills"]
+    study: Annotated[StudyResults, "the experiment that made the run, and the cells of the paper's tables it fills"]
 
 
 def write_results(folder: Path, results: RunResults) -> None:
@@ -191,49 +281,36 @@ def read_results(place: str | Path, *, needs: tuple[str, ...] = ()) -> RunResult
     for name in needs:
         if name not in content:
             raise UserError(f"{path}: the field {name} is missing. {_REMEDY}")
-    _require_types(content, RunResults, str(path), "")
-    return typing.cast(RunResults, content)
+    results = typing.cast(RunResults, conform(content, RunResults, str(path), _REMEDY))
+    _require_agreement(results, path)
+    return results
 
 
-def _require_types(content: dict[str, Any], format_class: Any, path: str, prefix: str) -> None:
-    """Refuses fields whose types are not those of a TypedDict. Unknown fields and null are allowed.
+def _require_agreement(results: RunResults, path: Path) -> None:
+    """Refuses fields that refer to others which are not there.
 
-    Args:
-        content: the JSON object.
-        format_class: the TypedDict.
-        path: the file, for messages.
-        prefix: where the object is in the file, for messages.
+    Raises:
+        UserError: the primary metric, a matrix or a sweep does not fit the rest of the results.
     """
-    for name, hint in typing.get_type_hints(format_class).items():
-        value = content.get(name)
-        if value is None:
-            continue
-        kind = _json_type(hint)
-        is_number = kind is float and isinstance(value, int)
-        if not isinstance(value, kind) and not is_number:
-            raise UserError(f"{path}: {prefix}{name} is {quoted(value)}, not {kind.__name__}. {_REMEDY}")
-        if typing.is_typeddict(hint):
-            _require_types(value, hint, path, f"{prefix}{name}.")
-        elif hint == dict[str, float]:
-            _require_numbers(value, path, f"{prefix}{name}")
-        elif name == "splits":
-            for split, results in value.items():
-                if not isinstance(results, dict):
-                    raise UserError(f"{path}: splits.{split} is {quoted(results)}, not an object. {_REMEDY}")
-                _require_types(results, SplitResults, path, f"splits.{split}.")
+    metrics = results.get("metrics", {})
+    primary = results.get("primary_metric")
+    if metrics and primary is not None and primary not in metrics:
+        raise UserError(f"{path}: primary_metric is {quoted(primary)}, which is not one of the metrics. {_REMEDY}")
+    for name, scores in results.get("baselines", {}).items():
+        if primary not in metrics or primary not in scores:
+            raise UserError(
+                f"{path}: the baseline {quoted(name)} cannot be compared, because primary_metric is {quoted(primary)}. "
+                f"{_REMEDY}"
+            )
+    for name, split in results.get("splits", {}).items():
+        _require_square_matrix(split.get("details", {}), f"{path}: splits.{quoted(name)}.details")
 
 
-def _json_type(hint: Any) -> type:
-    """Returns the Python type of the JSON values that a type hint allows, apart from None."""
-    is_union = isinstance(hint, types.UnionType)
-    options = typing.get_args(hint) if is_union else (hint,)
-    option = next(option for option in options if option is not type(None))
-    if typing.is_typeddict(option):
-        return dict
-    return typing.cast(type, typing.get_origin(option) or option)
-
-
-def _require_numbers(values: dict[str, Any], path: str, name: str) -> None:
-    for key, value in values.items():
-        if not isinstance(value, int | float):
-            raise UserError(f"{path}: {name}.{quoted(key)} is {quoted(value)}, not a number. {_REMEDY}")
+def _require_square_matrix(details: SplitDetails, place: str) -> None:
+    matrix = details.get("confusion_matrix")
+    if matrix is None:
+        return
+    # Runs of earlier versions have no names of labels.
+    size = len(details.get("labels", matrix))
+    if not matrix or len(matrix) != size or any(len(row) != size for row in matrix):
+        raise UserError(f"{place}: confusion_matrix is not square with a row for each label. {_REMEDY}")

@@ -234,7 +234,11 @@ class _Preparation:
     folder: Path
 
     def run(self) -> list[FinishedPart]:
-        """Leaves a finished corpus in the work folder: steps 4 to 8 of the module's docstring. Returns its parts."""
+        """Leaves a finished corpus in the work folder: steps 4 to 8 of the module's docstring.
+
+        Returns:
+            Its parts; empty if an earlier process had finished all of them.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
         # The claim is enough. The lock also stops versions of this package that know only locks.
         if not lock(self.folder):
@@ -243,6 +247,11 @@ class _Preparation:
                 setting="output_dir",
             )
         try:
+            if self._is_joined():
+                # A stop came after the manifest was written and before the corpus got its name.
+                logger.info("Continuing %s.", self.folder)
+                _remove_work_files(self.folder)
+                return []
             self._open_folder()
             engine = Engine(self.config.engine, self.config.num_proc, self.config.ray_address)
             plan = prepare_plan(self.config, self.sources, self.folder, engine)
@@ -255,6 +264,16 @@ class _Preparation:
             return finished
         finally:
             unlock(self.folder)
+
+    def _is_joined(self) -> bool:
+        """Returns whether the folder is a complete, undamaged corpus with these settings."""
+        if not (self.folder / MANIFEST).is_file():
+            return False
+        try:
+            corpus = PreparedCorpus.load(self.folder)
+        except UserError:
+            return False
+        return bool(corpus.manifest["settings"] == self.settings)
 
     def _open_folder(self) -> None:
         """Accepts the folder of an interrupted preparation, or empties it for a new one."""

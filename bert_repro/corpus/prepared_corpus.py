@@ -16,42 +16,53 @@ D documents, N sentences. A part is one Arrow record batch, so its tokens are on
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, Literal, TypedDict, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from bert_repro.errors import UserError, flag
+from bert_repro.models.metadata import LARGEST_VOCABULARY
 from bert_repro.utils.arrays import Int64Array
 from bert_repro.utils.files import MANIFEST as MANIFEST
 from bert_repro.utils.files import file_digest, json_digest
 from bert_repro.utils.process import is_local_main_process
 from bert_repro.utils.randomness import Stream, UInt64Array, draw, fraction
 from bert_repro.utils.readers import quoted, read_json_object
+from bert_repro.utils.schema import Limits, conform
 
 FORMAT_VERSION = 1
 INDEX_ARRAYS = ("document_starts", "sentence_starts", "document_sentences", "document_keys")
-TOKEN_TYPES = ("uint16", "int32")
 
 TokenArray = npt.NDArray[np.uint16] | npt.NDArray[np.int32]
 
 _PREPARE_AGAIN = "Prepare the corpus again."
-# The entries of a manifest and their types. A manifest can come from another machine.
-_ENTRIES: dict[str, type] = {
-    "format_version": int,
-    "tokenizer_fingerprint": str,
-    "vocab_size": int,
-    "token_dtype": str,
-    "special_ids": dict,
-    "counts": dict,
-    "sources": list,
-    "dropped_lines": dict,
-    "settings": dict,
-    "versions": dict,
-    "parts": list,
-    "sha256": dict,
-}
-_LARGEST_VOCABULARY = 1 << 31  # ids are stored as int32
+
+
+class PartEntry(TypedDict, total=False):
+    """A part in a manifest."""
+
+    file: str
+    sha256: str
+    token_dtype: str
+    counts: dict[str, int]
+
+
+class Manifest(TypedDict, total=False):
+    """The entries that every manifest has, with their types. A manifest can come from another machine."""
+
+    format_version: int
+    tokenizer_fingerprint: str
+    vocab_size: Annotated[int, Limits(1, LARGEST_VOCABULARY)]
+    token_dtype: Literal["uint16", "int32"]
+    special_ids: dict[str, Annotated[int, Limits(0, LARGEST_VOCABULARY)]]
+    counts: dict[str, int]
+    sources: list[dict[str, Any]]
+    dropped_lines: dict[str, int]
+    settings: dict[str, Any]
+    versions: dict[str, str | None]
+    parts: list[PartEntry]
+    sha256: dict[str, str]
 
 
 def token_dtype(vocab_size: int) -> npt.DTypeLike:
@@ -80,33 +91,25 @@ def read_manifest(folder: Path) -> dict[str, Any]:
             f"{path} has the format version {quoted(manifest.get('format_version'))}, not {FORMAT_VERSION}. "
             f"{_PREPARE_AGAIN}"
         )
-    _check_entries(manifest, path)
-    return manifest
-
-
-def _check_entries(manifest: dict[str, Any], path: Path) -> None:
-    """Refuses a manifest whose entries have other types, or whose files are outside its folder."""
-    for name, kind in _ENTRIES.items():
-        value = manifest.get(name)
-        if not isinstance(value, kind) or isinstance(value, bool):
-            raise UserError(f"{path}: {name} is {quoted(value)}, not {kind.__name__}. {_PREPARE_AGAIN}")
-    if not 0 < manifest["vocab_size"] < _LARGEST_VOCABULARY:
-        raise UserError(f"{path}: vocab_size is {quoted(manifest['vocab_size'])}. {_PREPARE_AGAIN}")
-    if manifest["token_dtype"] not in TOKEN_TYPES:
-        raise UserError(f"{path}: token_dtype is {quoted(manifest['token_dtype'])}. {_PREPARE_AGAIN}")
-
-    _check_file_names(manifest, path)
+    entries: dict[str, Any] = conform(manifest, Manifest, str(path), _PREPARE_AGAIN)
+    for name in Manifest.__annotations__:
+        if name not in entries:
+            raise UserError(f"{path}: {name} is missing. {_PREPARE_AGAIN}")
+    if entries["token_dtype"] != str(np.dtype(token_dtype(entries["vocab_size"]))):
+        raise UserError(f"{path}: token_dtype does not fit vocab_size {entries['vocab_size']}. {_PREPARE_AGAIN}")
+    _check_file_names(entries, path)
+    return entries
 
 
 def _check_file_names(manifest: dict[str, Any], path: Path) -> None:
     """Refuses files outside the folder of the corpus and parts without a checksum."""
     file_names = list(manifest["sha256"])
     for part in manifest["parts"]:
-        if not isinstance(part, dict) or not isinstance(part.get("sha256"), str):
+        if not {"file", "sha256"} <= part.keys():
             raise UserError(f"{path}: the entry of a part is {quoted(part)}. {_PREPARE_AGAIN}")
-        file_names.append(part.get("file"))
+        file_names.append(part["file"])
     for name in file_names:
-        if not isinstance(name, str) or Path(name).is_absolute() or ".." in Path(name).parts:
+        if Path(name).is_absolute() or ".." in Path(name).parts:
             raise UserError(f"{path}: {quoted(name)} is not a file in the folder of the corpus. {_PREPARE_AGAIN}")
         if name not in manifest["sha256"]:
             raise UserError(f"{path}: there is no SHA-256 of {quoted(name)}. {_PREPARE_AGAIN}")
@@ -214,7 +217,13 @@ class PreparedCorpus:
         counts = np.zeros(size, dtype=np.int64)
         # bincount copies its input to int64, so memory stays small only part by part.
         for part in self._parts:
-            counts += np.bincount(part, minlength=size)
+            counts_of_part = np.bincount(part, minlength=size)
+            if len(counts_of_part) > size:
+                raise UserError(
+                    f"The corpus {self.folder} has the token {len(counts_of_part) - 1}, but vocab_size {size} in its "
+                    f"manifest. {_PREPARE_AGAIN}"
+                )
+            counts += counts_of_part
         return counts
 
     def split(self, heldout_fraction: float, *, at_least: int = 1) -> tuple[Int64Array, Int64Array]:

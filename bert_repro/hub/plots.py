@@ -11,10 +11,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from bert_repro.hub.plot_fonts import Fonts, fonts_for
 from bert_repro.utils.files import atomic_path
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 LogRow = Mapping[str, Any]
 
@@ -64,25 +66,35 @@ def plot_training(path: Path, rows: Sequence[LogRow], results: Mapping[str, Any]
         rows: the rows of train_log.jsonl.
         results: the results of the run.
     """
-    from matplotlib.figure import Figure
-
     rows = _with_first_and_last_scores(rows, results)
     panels = _panels(rows, results)
+    title = _training_title(path.parent, rows, results)
+    fonts = fonts_for([title, *results.get("baselines", {})])
+    with fonts.used():
+        figure = _training_figure(title, panels, rows, results, fonts)
+        with atomic_path(path) as partial:
+            figure.savefig(partial, dpi=_DOTS_PER_INCH)
+
+
+def _training_figure(
+    title: str, panels: Sequence[Panel], rows: Sequence[LogRow], results: Mapping[str, Any], fonts: Fonts
+) -> "Figure":
+    from matplotlib.figure import Figure
+
     heights = [3.0] * len(panels) + [1.4]
     figure = Figure(figsize=(8, 2 + 2.2 * len(panels)), layout="constrained")
     axes = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights, squeeze=False)[:, 0]
-    figure.suptitle(_training_title(path.parent, rows, results), fontsize=11)
+    figure.suptitle(fonts.shown(title), fontsize=11)
 
     phase_ends = _phase_ends(results)
     for axis, panel in zip(axes, panels, strict=False):
-        _draw_panel(axis, panel, rows, results, phase_ends)
+        _draw_panel(axis, panel, rows, results, phase_ends, fonts)
     warmup_steps = _draw_learning_rate(axes[-1], rows)
     for axis in axes:
         axis.grid(alpha=0.3)
         if warmup_steps:
             axis.axvspan(0, warmup_steps, color="tab:orange", alpha=0.12, linewidth=0)
-    with atomic_path(path) as partial:
-        figure.savefig(partial, dpi=_DOTS_PER_INCH)
+    return figure
 
 
 def _with_first_and_last_scores(rows: Sequence[LogRow], results: Mapping[str, Any]) -> list[LogRow]:
@@ -167,11 +179,16 @@ def _training_title(folder: Path, rows: Sequence[LogRow], results: Mapping[str, 
     primary = results.get("primary_metric") or ""
     if primary in metrics:
         title += f"; {_metric_title(primary)} {metrics[primary]:.3f} on {results.get('split', 'dev')}"
-    return textwrap.fill(title, 90)
+    return textwrap.fill(_without_formulas(title), 90)
 
 
 def _draw_panel(
-    axis: "Axes", panel: Panel, rows: Sequence[LogRow], results: Mapping[str, Any], phase_ends: Sequence[int]
+    axis: "Axes",
+    panel: Panel,
+    rows: Sequence[LogRow],
+    results: Mapping[str, Any],
+    phase_ends: Sequence[int],
+    fonts: Fonts,
 ) -> None:
     """Draws the curves of a panel and the vertical and horizontal lines that belong to it."""
     for curve in panel.curves:
@@ -181,7 +198,8 @@ def _draw_panel(
     if panel.label == _DEV_PANEL:
         line_styles = ("--", ":")
         for style, (name, scores) in zip(line_styles, results.get("baselines", {}).items(), strict=False):
-            axis.axhline(scores[results["primary_metric"]], color="gray", linestyle=style, label=name)
+            label = _without_formulas(fonts.shown(name))
+            axis.axhline(scores[results["primary_metric"]], color="gray", linestyle=style, label=label)
         best_step = results["train"].get("best_step")
         if best_step:
             axis.axvline(
@@ -263,9 +281,11 @@ def plot_scores(path: Path, results: Mapping[str, Any]) -> bool:
     """
     from matplotlib.figure import Figure
 
-    split_names = [
-        name for name, split in results.get("splits", {}).items() if split.get("details", {}).get("confusion_matrix")
-    ]
+    split_names = []
+    for name, split in results.get("splits", {}).items():
+        # Runs of earlier versions have a matrix without names of labels.
+        if {"confusion_matrix", "labels"} <= split.get("details", {}).keys():
+            split_names.append(name)
     if not split_names:
         path.unlink(missing_ok=True)
         return False
@@ -278,23 +298,31 @@ def plot_scores(path: Path, results: Mapping[str, Any]) -> bool:
     primary = results.get("primary_metric") or next(iter(split["metrics"]))
 
     side = 2.6 + 0.3 * min(len(matrix), _MOST_NAMED_LABELS)
-    figure = Figure(figsize=(side + 1, side), layout="constrained")
     run_name = path.parent.resolve().name
     title = f"{run_name}: {_metric_title(primary)} {split['metrics'][primary]:.3f} on {split_name}"
-    figure.suptitle(textwrap.fill(title, 40), fontsize=11)
-    _draw_confusion_matrix(figure.subplots(), label_names, matrix)
-    with atomic_path(path) as partial:
-        figure.savefig(partial, dpi=_DOTS_PER_INCH)
+    title = textwrap.fill(_without_formulas(title), 40)
+    fonts = fonts_for([title, *label_names])
+    with fonts.used():
+        figure = Figure(figsize=(side + 1, side), layout="constrained")
+        figure.suptitle(fonts.shown(title), fontsize=11)
+        _draw_confusion_matrix(figure.subplots(), label_names, matrix, fonts)
+        with atomic_path(path) as partial:
+            figure.savefig(partial, dpi=_DOTS_PER_INCH)
     return True
 
 
-def _draw_confusion_matrix(axis: "Axes", label_names: Sequence[str], matrix: Sequence[Sequence[int]]) -> None:
+def _draw_confusion_matrix(
+    axis: "Axes", label_names: Sequence[str], matrix: Sequence[Sequence[int]], fonts: Fonts
+) -> None:
     """Draws a confusion matrix; many labels have no counts, and very many no names.
+
+    Labels that no installed font can show are drawn as numbers, in the order in which the card lists them.
 
     Args:
         axis: where to draw.
         label_names: names of the labels.
         matrix: counts, [true label, predicted label].
+        fonts: the fonts of the picture.
     """
     # Each row is shaded by its own sum, so that rare labels are visible too.
     shares = []
@@ -308,18 +336,26 @@ def _draw_confusion_matrix(axis: "Axes", label_names: Sequence[str], matrix: Seq
             for column, count in enumerate(counts):
                 color = "white" if shares[row][column] > 0.5 else "black"
                 axis.text(column, row, f"{count:,}", ha="center", va="center", fontsize=8, color=color)
+    has_names = all(fonts.can_show(name) for name in label_names)
     if len(label_names) <= _MOST_NAMED_LABELS:
         texts = [_short_label(name) for name in label_names]
+        if not has_names:
+            texts = [str(number) for number in range(1, len(label_names) + 1)]
         places = range(len(texts))
         if max(map(len, texts)) * len(texts) > 40:
             axis.set_xticks(places, texts, fontsize=8, rotation=45, ha="right")
         else:
             axis.set_xticks(places, texts, fontsize=8)
         axis.set_yticks(places, texts, fontsize=8)
-    axis.set_xlabel("predicted")
+    axis.set_xlabel("predicted" if has_names else "predicted (numbers: the labels as listed in the card)")
     axis.set_ylabel("true (shade: share of the row)")
 
 
 def _short_label(name: str) -> str:
-    """Returns a label shortened for an axis; matplotlib would read a dollar sign as the start of a formula."""
-    return textwrap.shorten(name.replace("$", r"\$"), _LONGEST_LABEL, placeholder="...")
+    """Returns a label shortened for an axis."""
+    return _without_formulas(textwrap.shorten(name, _LONGEST_LABEL, placeholder="..."))
+
+
+def _without_formulas(text: str) -> str:
+    """Returns a text for matplotlib, which would read a dollar sign as the start of a formula."""
+    return text.replace("$", r"\$")

@@ -34,6 +34,7 @@ from bert_repro.utils.files import (
 )
 from bert_repro.utils.readers import read_json_object, read_utf8
 from bert_repro.utils.redaction import redacted, without_machine_paths
+from bert_repro.utils.schema import conform
 
 PUBLISHED = (
     CONFIG, "generation_config.json", "model*.safetensors", "model.safetensors.index.json",
@@ -46,6 +47,7 @@ PUBLISHED = (
 """The files of a folder that are uploaded, as patterns of paths in it."""
 
 _ALL = "all"
+_WRITE_AGAIN = "Write the file again."
 # These files can contain paths of this machine, which are removed from what is sent.
 _WITH_PATHS = (RESULTS, "adapter_config.json", "adapter/adapter_config.json")
 
@@ -149,7 +151,9 @@ def _contents(folder: Path, repo_id: str) -> dict[str, bytes | Path]:
     for name in (CONFIG, *_WITH_PATHS):
         if name not in contents:
             continue
-        record = without_machine_paths(redacted(read_json_object(folder / name)))
+        # A text that UTF-8 cannot express is refused here, before anything is sent.
+        content = conform(read_json_object(folder / name), dict[str, Any], str(folder / name), _WRITE_AGAIN)
+        record = without_machine_paths(redacted(content))
         if name == CONFIG and isinstance(record.get("auto_map"), dict):
             record["auto_map"] = _code_in_repository(record["auto_map"], repo_id)
         contents[name] = (json.dumps(record, indent=2, ensure_ascii=False) + "\n").encode()

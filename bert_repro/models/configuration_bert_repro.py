@@ -253,6 +253,9 @@ class BertReproConfig(PreTrainedConfig):  # type: ignore[misc]
             config["model_type"] = cls.model_type
             ours = {head.upstream: head.ours for head in AUTO_CLASSES.values()}
             config["architectures"] = [ours.get(name, name) for name in config.get("architectures") or []] or None
+        # Labels that are numbers in the file, such as the stars of a review, are texts here.
+        if isinstance(config.get("id2label"), dict):
+            config["id2label"] = {index: str(name) for index, name in config["id2label"].items()}
         # When this file was loaded as remote code, transformers finds our models through `auto_map`.
         is_remote_code = cls.__module__.startswith("transformers_modules.")
         if not is_remote_code:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from bert_repro.errors import UserError, flag
 from bert_repro.models.configuration_bert_repro import BertReproConfig
+from bert_repro.models.metadata import LARGEST_VOCABULARY, check_tokenizer_files, checked_config, require_enough_weights
 from bert_repro.utils.files import (
     CHECKPOINTS,
     TRAINER_STATE,
@@ -35,6 +36,7 @@ WEIGHTS = "model.safetensors"
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MAX_INPUT_CHARS_PER_WORD = 100  # as in transformers, and in the original implementation at first
 MODEL_MAX_LENGTH = 512
+_ADAPTER_CONFIG = "adapter_config.json"
 _PICKLE = "pytorch_model.bin"
 _CONVERT = "Convert it: bert-repro convert_checkpoint --checkpoint FOLDER --output_dir NEW_FOLDER"
 _GET_AGAIN = "Download or write the model again."
@@ -80,7 +82,7 @@ def read_model_config(folder: Path) -> BertReproConfig:
         if is_tensorflow:
             raise UserError(f"the folder is a checkpoint of TensorFlow. {_CONVERT}")
         raise UserError(f"the folder has no {CONFIG}. Pass a folder with a finished model, or an id of the Hub.")
-    content = read_json_object(path, damaged=_GET_AGAIN)
+    content = checked_config(read_json_object(path, damaged=_GET_AGAIN), CONFIG)
 
     # The first checkpoints of BERT do not name a model type.
     model_type = content.get("model_type", "bert")
@@ -121,8 +123,12 @@ def load_pretrained(
 
     # transformers' report of missing and unused weights is replaced by one line of ours.
     quiet_transformers()
-    load_config(name, setting)
+    shape = load_config(name, setting)
     _require_safetensors(name, setting)
+    try:
+        require_enough_weights(shape, Path(name), CONFIG)
+    except UserError as error:
+        raise UserError(f"{flag(setting, name)}: {error}", setting=setting) from error
     options |= {"dtype": torch.float32, "output_loading_info": True, "use_safetensors": True}
     # Asked or not, no code of a checkpoint runs.
     options["trust_remote_code"] = False
@@ -139,8 +145,15 @@ def load_pretrained(
 
 
 def _require_safetensors(name: str, setting: str) -> None:
-    """Refuses a local folder without weights in safetensors."""
+    """Refuses a local folder without weights in safetensors, and one whose weights would come from elsewhere."""
     folder = Path(name)
+    if (folder / _ADAPTER_CONFIG).exists():
+        # transformers would load the model that this file names, whatever it is, in place of the folder's own.
+        raise UserError(
+            f"{flag(setting, name)}: the folder is an adapter ({_ADAPTER_CONFIG}) for another model. Pass the folder "
+            "of the finished run, in which the adapter is merged.",
+            setting=setting,
+        )
     if not folder.is_dir() or any(folder.glob("*.safetensors*")):
         return
     if (folder / _PICKLE).exists():
@@ -284,6 +297,8 @@ def _read_vocabulary(path: Path) -> dict[str, int]:
 def _load_saved(path_or_id: str) -> "PreTrainedTokenizerFast":
     from transformers import AutoTokenizer
 
+    if Path(path_or_id).is_dir():
+        check_tokenizer_files(Path(path_or_id))
     try:
         # With a configuration passed, transformers does not read the folder's config.json, which may be anything.
         tokenizer = AutoTokenizer.from_pretrained(path_or_id, config=BertReproConfig(), trust_remote_code=False)
@@ -302,6 +317,11 @@ def _load_saved(path_or_id: str) -> "PreTrainedTokenizerFast":
     if set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
         raise UserError(
             f"The tokenizer {path_or_id!r} is neither a local folder or file nor on the Hub: no vocabulary was found."
+        )
+    # A local folder was checked before. Arrays are as long as the largest id.
+    if max(tokenizer.get_vocab().values()) > LARGEST_VOCABULARY:
+        raise UserError(
+            f"The tokenizer {path_or_id!r} has ids above {LARGEST_VOCABULARY:,}. Pass the one of a BERT model."
         )
     if not _is_bert_tokenizer(tokenizer):
         raise UserError(

@@ -10,12 +10,22 @@ import numpy as np
 from bert_repro.configs import LOCATIONS, StudyConfig, decides_result
 from bert_repro.errors import UserError, flag
 from bert_repro.hub.card import default_settings
-from bert_repro.reproduction.paper_results import EXAMPLES_FILE, Column, TableEntry
+from bert_repro.reproduction.paper_results import (
+    EXAMPLES_FILE,
+    FIGURE_5,
+    FIGURE_5_KEY,
+    FIGURE_5_ROWS,
+    TABLE_KEYS,
+    TABLES,
+    Column,
+    TableEntry,
+)
 from bert_repro.reproduction.resampling import Float64Array
 from bert_repro.results import RunResults, read_results
 from bert_repro.tasks import SPLIT_ROWS
 from bert_repro.utils.files import RESULTS
-from bert_repro.utils.readers import read_json_object
+from bert_repro.utils.readers import quoted, read_json_object
+from bert_repro.utils.schema import conform
 
 # These settings decide a result, but the report shows them in other words (`_facts`) or as rows and columns.
 _SHOWN_ELSEWHERE = frozenset({"output_dir", "test_file", "seed", "task_name", "do_train", "max_steps", "phases"})
@@ -136,20 +146,94 @@ def collect(folder: Path) -> list[FinishedRun]:
 def _read_run(folder: Path, path: Path) -> FinishedRun:
     results = read_results(path, needs=("task", "seed"))
     study = results.get("study", {})
+    cells = study.get("table_entries", ())
+    try:
+        run = FinishedRun(
+            path.parent.relative_to(folder).as_posix(),
+            results,
+            str(study.get("size_preset", "no study")),
+            tuple(TableEntry(cell["table"], cell["row"], cell["column"]) for cell in cells),
+            study.get("pretraining"),
+            study.get("model", {}).get("place"),
+            _read_examples(path.with_name(EXAMPLES_FILE)),
+        )
+        if "study" in results:
+            _read_everything(run)
+    except KeyError as error:
+        raise UserError(f"{path}: the field {error} is missing. Make the run again, or remove the file.") from None
+    return run
+
+
+def _read_examples(path: Path) -> dict[str, dict[str, Float64Array]]:
+    """Reads the scores of a run's examples; empty if there are none."""
     examples: dict[str, dict[str, Float64Array]] = {}
-    examples_file = path.with_name(EXAMPLES_FILE)
-    if examples_file.exists():
-        for split, metrics in read_json_object(examples_file).items():
-            examples[split] = {metric: np.array(values, dtype=np.float64) for metric, values in metrics.items()}
-    return FinishedRun(
-        path.parent.relative_to(folder).as_posix(),
-        results,
-        str(study.get("size_preset", "no study")),
-        tuple(TableEntry(**entry) for entry in study.get("table_entries", ())),
-        study.get("pretraining"),
-        study.get("model", {}).get("place"),
-        examples,
-    )
+    if not path.exists():
+        return examples
+    remedy = "Make the run again, or remove the file."
+    content = conform(read_json_object(path), dict[str, dict[str, list[float | list[float]]]], str(path), remedy)
+    for split, metrics in content.items():
+        examples[split] = {}
+        for metric, values in metrics.items():
+            try:
+                scores = np.array(values, dtype=np.float64)
+            except ValueError:
+                scores = np.empty(0)
+            # One number for each example, two for a correlation, three for entity F1.
+            if not len(scores) or scores.shape[1:] not in ((), (2,), (3,)):
+                raise UserError(f"{path}: {quoted(metric)} has not one to three numbers for each example. {remedy}")
+            examples[split][metric] = scores
+    return examples
+
+
+def _read_everything(run: FinishedRun) -> None:
+    """Reads every field that the tables read, so that a missing one is named together with its file.
+
+    Raises:
+        KeyError: a field is missing.
+        UserError: an entry of Figure 5 is not a number of steps.
+    """
+    # The text of the settings, and of a pre-training also its data and phases.
+    _facts(run)
+    for frequency_bin in run.results.get("mlm_breakdown", {}).get("by_frequency", ()):
+        _require(frequency_bin, "accuracy")
+    if run.place is not None:
+        _require(run.results, "model")
+        _require(run.results["model"], "num_hidden_layers", "hidden_size")
+
+    # The scores of the table entries, and what decides whether they can be compared with the paper's.
+    if not run.is_pretraining:
+        _require(run.results, "splits")
+    for entry in run.entries:
+        column = _column_of(entry)
+        if column is None or not run.is_scored(column):
+            continue
+        _require(run.split(column), "metrics")
+        _require(run.split(column)["metrics"], column.metric)
+        if not run.is_pretraining:
+            _require(run.split(column), "rows_scored")
+            _require(run.results, "train")
+            _require(run.results["train"], "examples")
+
+
+def _require(content: Mapping[str, Any], *names: str) -> None:
+    for name in names:
+        if name not in content:
+            raise KeyError(name)
+
+
+def _column_of(entry: TableEntry) -> Column | None:
+    """Returns the column of a table entry, or None if there is none, so that the entry is never shown."""
+    if entry.table == FIGURE_5_KEY:
+        if entry.row not in FIGURE_5_ROWS or not entry.column.isdecimal():
+            raise UserError(
+                f"{quoted(entry.row)} at step {quoted(entry.column)} is not a point of Figure 5. Its curves are: "
+                f"{', '.join(FIGURE_5_ROWS)}."
+            )
+        return FIGURE_5
+    if entry.table not in TABLE_KEYS:
+        return None
+    columns = {column.name: column for column in TABLES[int(entry.table)].columns}
+    return columns.get(entry.column)
 
 
 # --- Under which conditions the runs were made ------------------------------------------------------------------------

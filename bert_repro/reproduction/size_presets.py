@@ -16,6 +16,7 @@ from bert_repro.configs.presets import MODEL_SIZES, PAPER_LEARNING_RATE, PAPER_P
 from bert_repro.errors import UserError, flag
 from bert_repro.recipes import RECIPES
 from bert_repro.utils.readers import quoted
+from bert_repro.utils.schema import conform
 
 FEATURES = "features"
 """CoNLL-2003 by the feature-based approach (5.3); `conll2003` fine-tunes."""
@@ -40,6 +41,9 @@ MEAN_TOKENS: Mapping[str, int] = {
     "squad_v2": 161, "swag": 140, "conll2003": 24, "ax": 39,
 }  # fmt: skip
 """Task -> mean tokens of a row of its training set, SWAG's four sequences together; for estimates of cost."""
+
+
+_LARGEST_SEED = 2**32 - 1  # also larger than every step
 
 
 @dataclass(frozen=True)
@@ -168,9 +172,8 @@ def find_size_preset(name: str) -> SizePreset:
 
 def _read_size_preset(path: Path) -> SizePreset:
     """Reads a preset; its settings are checked like those of the recipes that they belong to."""
-    document = read_yaml_mapping(path, "--size_preset")
     where = f"--size_preset {path}"
-    _check_fields(document, where)
+    document = _checked_fields(read_yaml_mapping(path, "--size_preset"), where)
 
     read: dict[str, Any] = {}
     for name in ("checkpoints", "seeds", "figure_5_tasks"):
@@ -185,22 +188,46 @@ def _read_size_preset(path: Path) -> SizePreset:
     return SizePreset(**{**document, **read})
 
 
-def _check_fields(document: Mapping[str, Any], where: str) -> None:
-    """Refuses unknown and missing fields, unknown tasks, and names of sizes that are no names of folders."""
+def _checked_fields(document: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Returns the fields of a file with their types checked.
+
+    Refuses unknown and missing fields, unknown tasks, and sizes that do not exist or have names that are no names of
+    folders.
+    """
     known = sorted(item.name for item in fields(SizePreset))
     for name in document:
         if name not in known:
             raise UserError(f"{where}: unknown field {quoted(name)}. Known fields: {', '.join(known)}.")
     for name in ("description", "tasks", "seeds"):
-        if name not in document:
+        if document.get(name) is None:
             raise UserError(f"{where}: the field {name} is missing.")
-    for task in document["tasks"]:
+    if isinstance(document["tasks"], dict):
+        # A task without settings of its own is written as `mrpc:`, which YAML reads as null.
+        tasks = {task: {} if settings is None else settings for task, settings in document["tasks"].items()}
+        document = {**document, "tasks": tasks}
+    content: dict[str, Any] = conform(document, SizePreset, where, "Correct the file.")
+
+    for name in ("seeds", "checkpoints"):
+        numbers = content.get(name, [0])
+        if not numbers or min(numbers) < 0 or max(numbers) > _LARGEST_SEED:
+            raise UserError(f"{where}: {name} is {quoted(numbers)}. Write one or more numbers of at least 0.")
+    for task in (*content["tasks"], *content.get("figure_5_tasks", ())):
         if task not in TASK_RECIPES:
             raise UserError(f"{where}: unknown task {quoted(task)}. Known tasks: {', '.join(TASK_RECIPES)}.")
-    for name in document.get("sizes") or {}:
+    _check_sizes(content, where)
+    return content
+
+
+def _check_sizes(document: Mapping[str, Any], where: str) -> None:
+    sizes = document.get("sizes", {})
+    for name in sizes:
         # The name becomes part of the names of runs, so it must not lead out of the study's folder.
-        if not re.fullmatch(r"\w[\w.-]*", str(name)):
+        if not re.fullmatch(r"\w[\w.-]*", name):
             raise UserError(f"{where}: sizes: {quoted(name)} may contain only letters, digits, '.', '_' and '-'.")
+    for field_name in ("base", "large"):
+        name = document.get(field_name)
+        if sizes and name not in sizes and (name or field_name == "base"):
+            raise UserError(f"{where}: {field_name} is {quoted(name)}, which is not one of the sizes.")
 
 
 for _name in ("trial", "mini-study", "evaluation"):

@@ -11,13 +11,13 @@ the same settings and never taken for that of others.
 import json
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from bert_repro.configs import StudyConfig
 from bert_repro.errors import NonFiniteError
 from bert_repro.reproduction.paper_results import EXAMPLES_FILE
 from bert_repro.reproduction.suite import PlannedRun
-from bert_repro.results import read_results, write_results
+from bert_repro.results import StudyResults, read_results, write_results
 from bert_repro.utils.files import CHECKPOINTS, RESULTS, SWEEP, atomic_folder, write_text
 from bert_repro.utils.process import recorded_exit_code
 
@@ -69,7 +69,7 @@ class RunStore:
             examples: split -> metric -> the scores of its examples.
         """
         results = read_results(self.folder(run))
-        results["study"] = {
+        study: dict[str, Any] = {
             "run": run.id,
             "size_preset": Path(size_preset).stem,
             "table_entries": [vars(entry) for entry in run.entries],
@@ -79,6 +79,7 @@ class RunStore:
             "checkpoint_step": run.step,
             **_finished_model(run),
         }
+        results["study"] = cast(StudyResults, study)
         settings = results["settings"]
         settings |= {name: None for name in _FOLDER_SETTINGS if name in settings}
         results.pop("command", None)
@@ -94,14 +95,14 @@ class RunStore:
         If the finished model had another name at that time, its old entries are dropped.
         """
         results = read_results(self.records / run.id)
-        study = results["study"]
+        study = cast(dict[str, Any], results["study"])
         model = _finished_model(run)
         was_renamed = study.get("model", {}).get("name") != model.get("model", {}).get("name")
         entries = [] if was_renamed else list(study["table_entries"])
         entries += [vars(entry) for entry in run.entries if vars(entry) not in entries]
         updated = {**study, "table_entries": entries, **model}
         if updated != study:
-            results["study"] = updated
+            results["study"] = cast(StudyResults, updated)
             write_results(self.records / run.id, results)
 
     def drop_weights(self, run: PlannedRun) -> None:

@@ -574,6 +574,8 @@ def find_damage(folder: Path) -> str | None:
         if manifest.pop("sha256") != json_digest(manifest):
             return f"{MANIFEST} does not match its own SHA-256"
         for name, entry in manifest["files"].items():
+            if Path(name).is_absolute() or ".." in Path(name).parts:
+                return f"{name} in {MANIFEST} is not a file of the checkpoint"
             path = folder / name
             if not path.is_file():
                 return f"{name} is missing"

@@ -7,6 +7,7 @@ are numbered from 1, as in an editor.
 import gzip
 import json
 import lzma
+import math
 import zlib
 from collections.abc import Hashable, Iterable, Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from bert_repro.errors import UserError
 LONGEST_VALUE = 60  # characters of one value in a message
 LONGEST_LIST = 200  # characters of a list of names in a message
 _LONGEST_REASON = 300  # characters of another library's error in a message
+_MOST_YAML_VALUES = 100_000  # with every reference counted as a copy
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 DAMAGED_COMPRESSION = (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error)
@@ -45,11 +47,17 @@ def _shortened(text: str, limit: int) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """Returns the first line of an error's text that is not empty, or the error's type if there is none."""
-    for line in str(error).splitlines():
-        if line.strip():
-            return line.strip()[:_LONGEST_REASON]
-    return type(error).__name__
+    """Returns the first line of an error's text that is not empty, or the error's type if there is none.
+
+    A line that ends with a colon announces the reason, so the next line is part of it.
+    """
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if not lines:
+        return type(error).__name__
+    text = lines[0]
+    if text.endswith(":") and len(lines) > 1:
+        text += f" {lines[1]}"
+    return text[:_LONGEST_REASON]
 
 
 # --- Lines ------------------------------------------------------------------------------------------------------------
@@ -192,16 +200,25 @@ def parse_yaml(text: str) -> Any:
     """Parses a YAML text of plain values.
 
     Raises:
-        ValueError: the text is not valid YAML, or a key occurs twice and one of the two values would be lost.
+        ValueError: the text is not valid YAML, a key occurs twice and one of the two values would be lost, or
+            references (`*name`) make the text much larger than it looks.
     """
     try:
         return yaml.load(text, _YamlLoader)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
     except yaml.YAMLError as error:
         raise ValueError(str(error)) from error
 
 
 class _YamlLoader(yaml.SafeLoader):
-    """The safe loader, which also refuses a key that occurs twice."""
+    """The safe loader, which also refuses a key that occurs twice, and references that multiply the text."""
+
+    def get_single_node(self) -> Any:
+        node = super().get_single_node()
+        if node is not None and _expanded_size(node, {}) > _MOST_YAML_VALUES:
+            raise ValueError(f"its references (*name) expand to more than {_MOST_YAML_VALUES:,} values")
+        return node
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
         keys: set[str] = set()
@@ -211,3 +228,23 @@ class _YamlLoader(yaml.SafeLoader):
                 raise ValueError(f"line {line}: {key.value!r} occurs twice; remove one of the two")
             keys.add(str(key.value))
         return super().construct_mapping(node, deep)
+
+
+def _expanded_size(node: Any, sizes: dict[int, float]) -> float:
+    """Returns how many values a YAML node stands for if each reference counts as a copy.
+
+    Args:
+        node: the node.
+        sizes: the sizes that are known, by the identity of the node. A node that contains itself is infinite.
+    """
+    if id(node) not in sizes:
+        sizes[id(node)] = math.inf
+        size = 1.0
+        if isinstance(node, yaml.MappingNode):
+            for key, value in node.value:
+                size += _expanded_size(key, sizes) + _expanded_size(value, sizes)
+        elif isinstance(node, yaml.SequenceNode):
+            for item in node.value:
+                size += _expanded_size(item, sizes)
+        sizes[id(node)] = size
+    return sizes[id(node)]

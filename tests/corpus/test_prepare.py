@@ -471,6 +471,25 @@ def test_parts_that_are_not_in_the_plan_and_work_files_stay_out(make_config, sma
     assert names == {*(Path(name).name for name in corpus.manifest["sha256"]), "manifest.json"}
 
 
+@pytest.mark.parametrize("stage", ["_remove", "replace_folder"])
+def test_a_stop_after_the_manifest_was_written_is_continued(make_config, small_parts, monkeypatch, stage):
+    """A stop while the work files are removed, or just before the corpus gets its name."""
+    uninterrupted = prepared(make_config(output_dir=make_config().output_dir + "-whole"))
+    removed = []
+
+    def stop(path, *_, **__):
+        removed.append(path)
+        if stage == "replace_folder" or path.name == "plan.json":
+            raise KeyboardInterrupt
+        prepare.shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(prepare, stage, stop)
+        prepare_corpus(make_config())
+    assert removed
+    assert contents(prepared(make_config()).folder) == contents(uninterrupted.folder)
+
+
 def test_a_corpus_that_another_run_finished_meanwhile_is_kept(make_config, small_parts, monkeypatch, tmp_path):
     elsewhere = prepared(make_config(output_dir=str(tmp_path / "elsewhere"), max_documents=7)).folder
     join_parts = prepare.join_parts

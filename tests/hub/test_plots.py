@@ -1,9 +1,10 @@
 """The pictures of a card."""
 
 import pytest
+from matplotlib import font_manager
 from matplotlib.figure import Figure
 
-from bert_repro.hub import plots
+from bert_repro.hub import plot_fonts, plots
 
 DETAILS = {"labels": ["cold", "$warm$"], "confusion_matrix": [[2, 0], [2, 6]]}
 RESULTS = {
@@ -66,3 +67,35 @@ def test_scores_show_confusions(tmp_path, drawn):
     )
     assert not plots.plot_scores(tmp_path / "scores.png", {"splits": {"test": {"metrics": {"pearson": 1.0}}}})
     assert not (tmp_path / "scores.png").exists(), "that of another run"
+
+
+def chinese(results):
+    details = {**DETAILS, "labels": ["好评", "差评"]}
+    splits = {"validation": {**results["splits"]["validation"], "details": details}}
+    return {**results, "splits": splits, "data": {"title": "评论 $x$"}, "baselines": {"词袋 $": {"accuracy": 0.5}}}
+
+
+def test_names_that_no_font_has_become_numbers_without_a_warning(tmp_path, monkeypatch, recwarn):
+    """Both pictures are really drawn: the warning comes from there, with the path of a source file."""
+    own = [font for font in font_manager.fontManager.ttflist if font.name.startswith(("DejaVu", "Last Resort"))]
+    monkeypatch.setattr(font_manager.fontManager, "ttflist", own)
+    figures = []
+    savefig = Figure.savefig
+    monkeypatch.setattr(
+        Figure, "savefig", lambda self, path, **options: (figures.append(self), savefig(self, path, **options))
+    )
+    plots.plot_training(tmp_path / "training.png", ROWS, chinese(RESULTS))
+    plots.plot_scores(tmp_path / "scores.png", chinese(RESULTS))
+    assert not [str(warning.message) for warning in recwarn if "Glyph" in str(warning.message)]
+    (matrix,) = figures[1].axes
+    assert [text.get_text() for text in matrix.get_xticklabels()] == ["1", "2"]
+    assert "numbers" in matrix.get_xlabel()
+    assert r"fine-tuned on ?? \$x\$" in figures[0].get_suptitle()
+
+
+def test_another_installed_font_is_used_for_what_the_standard_font_lacks():
+    standard = plot_fonts._characters_of(font_manager.findfont("DejaVu Sans"))
+    other = plot_fonts._characters_of(font_manager.findfont("STIXGeneral"))
+    character = min(other - standard)
+    fonts = plot_fonts.fonts_for([f"a{character}"])
+    assert len(fonts.families) == 2 and fonts.families[0] == "DejaVu Sans" and not fonts.missing
