@@ -3,10 +3,11 @@
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from bert_repro.configs.base import require_fraction, require_positive, setting
+from bert_repro.configs.base import encoding_setting, require_fraction, require_positive, setting
 from bert_repro.configs.named_data import NamedDataConfig, refuse_other_data
 from bert_repro.configs.training import OptimizerConfig, RunConfig
 from bert_repro.errors import UserError, flag
+from bert_repro.utils.text_encodings import require_encoding
 
 SWEPT = {
     "sweep_learning_rates": "learning_rate",
@@ -194,7 +195,9 @@ class FinetuningConfig(OptimizerConfig, RunConfig):
 class CustomDataConfig(NamedDataConfig, FinetuningConfig):
     """Settings for your own files, or a dataset by its name, in place of a task's data."""
 
-    train_file: str | None = setting(None, "File to train on.")
+    train_file: str | None = setting(
+        None, "File to train on: .csv, .tsv, .xlsx, .jsonl or .parquet; for tags also .txt, for questions .json."
+    )
     validation_file: str | None = setting(None, "File to score.")
     test_file: str | None = setting(None, "File to predict. It need not have labels.", decides_result=False)
     example_from_data: bool = setting(
@@ -203,6 +206,7 @@ class CustomDataConfig(NamedDataConfig, FinetuningConfig):
         "Leave it off if the texts are private.",
         decides_result=False,
     )
+    encoding: str = encoding_setting()
     validation_fraction: float | None = setting(None, "Use this fraction of train_file as the dev set.")
 
     @property
@@ -213,6 +217,7 @@ class CustomDataConfig(NamedDataConfig, FinetuningConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        require_encoding(self.encoding)
         require_positive(self, "validation_fraction")
         require_fraction(self, "validation_fraction", below_one=True)
         if self.validation_fraction is not None:

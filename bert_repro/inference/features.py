@@ -157,7 +157,7 @@ def _tokenized_batches(config: ExtractionConfig, loaded: LoadedModel) -> Iterato
     cls, sep = special_ids(loaded.tokenizer)
     # [CLS] and [SEP] count too.
     most_tokens = config.max_seq_length - 2
-    texts = read_texts(Path(config.input_file), config.text_column)
+    texts = read_texts(Path(config.input_file), config.text_column, config.encoding)
     while batch := list(islice(texts, config.per_device_eval_batch_size)):
         tokenized = []
         for ids in token_ids(loaded.tokenizer, batch):

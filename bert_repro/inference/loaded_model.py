@@ -70,16 +70,21 @@ class LoadedModel:
         return torch.autocast(self.model.device.type, torch.bfloat16, enabled=self.mixed_precision == "bf16")
 
 
-def read_texts(path: Path, column: str) -> Iterator[str]:
+def read_texts(path: Path, column: str, encoding: str) -> Iterator[str]:
     """Yields the texts of a file: a column of a table or of JSON lines, else each line, even an empty one.
 
+    Args:
+        path: the file.
+        column: the column.
+        encoding: encoding of a file of text.
+
     Raises:
-        UserError: a line is not UTF-8, or the file has no such column of texts.
+        UserError: the file has another encoding, or has no such column of texts.
     """
     if format_of(path) not in TABLES:
-        for _, line in numbered_lines(path):
+        for _, line in numbered_lines(path, encoding):
             yield line
         return
-    rows = read_file(path)
+    rows = read_file(path, encoding=encoding)
     require_columns(rows, [column], str(path), f"name the column of text with {flag('text_column')}")
     yield from texts(rows, column, str(path), missing="")

@@ -1,7 +1,7 @@
-"""Writes the records of `predict`: as CSV, TSV, JSON lines, Parquet, or tagged text.
+"""Writes records: as CSV, TSV, JSON lines, Parquet, Excel, or tagged text.
 
 A part has the form of the output file, without the row of column names. So joining parts is copying their bytes; only
-Parquet is read and written again.
+Parquet is read and written again, and the parts of an Excel file are JSON lines.
 """
 
 import csv
@@ -12,17 +12,22 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from bert_repro.tasks.tagged_text import join_written_text, write_tagged_text
-from bert_repro.tasks.tagging import TAG_COLUMNS, WORD_COLUMNS
+from bert_repro.tasks.tagged_text import TAG_COLUMNS, WORD_COLUMNS, join_written_text, write_tagged_text
+from bert_repro.utils.spreadsheets import write_sheet
 
 Record = dict[str, Any]
 
-SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet", ".conll")
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 
 
 _FORMULA_SIGNS = ("=", "+", "-", "@", "\t", "\r")
 """A spreadsheet runs a cell that begins with one of these, even if it was written by a stranger."""
+
+
+def part_suffix(suffix: str) -> str:
+    """Returns the suffix of the parts of a file with this suffix."""
+    # An Excel file is a zip archive, which can only be written as a whole.
+    return ".jsonl" if suffix == ".xlsx" else suffix
 
 
 def write_part(records: Sequence[Record], path: Path, *, escape_formulas: bool = False) -> None:
@@ -103,8 +108,11 @@ def join_parts(parts: Sequence[Path], columns: Sequence[str], target: Path, *, s
         parts: files from `write_part`, in order.
         columns: the names of the columns.
         target: the file to write.
-        suffix: the suffix of the parts.
+        suffix: the suffix of the output file.
     """
+    if suffix == ".xlsx":
+        write_sheet(target, columns, _sheet_rows(parts, columns))
+        return
     if suffix == ".parquet":
         _join_parquet(parts, target)
         return
@@ -128,6 +136,13 @@ def _join_parquet(parts: Sequence[Path], target: Path) -> None:
     with parquet.ParquetWriter(target, schema) as writer:
         for table in map(parquet.read_table, parts):
             writer.write_table(table.select(schema.names).cast(schema))
+
+
+def _sheet_rows(parts: Sequence[Path], columns: Sequence[str]) -> Iterator[list[Any]]:
+    for part in parts:
+        for line in lines_of(part):
+            record = _flat(json.loads(line))
+            yield [record[column] for column in columns]
 
 
 def lines_of(part: Path) -> Iterator[str]:
