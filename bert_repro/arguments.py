@@ -18,7 +18,7 @@ from typing import Any, NoReturn, TypeVar, get_args, get_origin
 from transformers.hf_argparser import HfArgumentParser
 
 from bert_repro.configs import Config, Phase, TextSource
-from bert_repro.configs.base import choices_of, did_you_mean, help_of, type_hints
+from bert_repro.configs.base import choices_of, did_you_mean, help_of, spelling_of, type_hints
 from bert_repro.configs.presets import preset_names, preset_values
 from bert_repro.configs.upstream_flags import upstream_advice
 from bert_repro.errors import UserError
@@ -28,12 +28,13 @@ ConfigType = TypeVar("ConfigType", bound=Config)
 
 _IN_SHORT_HELP: Mapping[str, tuple[str, ...]] = {
     "Model and data": (
-        "model_name_or_path", "train_file", "validation_file", "validation_fraction", "test_file", "text_columns",
-        "label_column", "regression", "task_name", "data_dir", "do_train", "do_eval",
-        "corpus", "input_files", "vocab_size", "extend", "new_tokens",
+        "model_name_or_path", "train_file", "validation_file", "validation_fraction", "test_file", "dataset_name",
+        "text_columns", "label_column", "encoding", "regression", "multi_label", "task_name", "data_dir", "do_train",
+        "do_eval", "corpus", "input_files", "vocab_size", "extend", "new_tokens",
     ),
     "Training": (
-        "learning_rate", "bias_correction", "num_train_epochs", "max_steps", "train_batch_size", "max_seq_length",
+        "learning_rate", "bias_correction", "class_weights", "num_train_epochs", "max_steps", "train_batch_size",
+        "max_seq_length", "objective", "masked_lm_prob",
         "mixed_precision", "seed", "num_hidden_layers", "hidden_size", "num_attention_heads", "dry_run",
     ),
     "Output and resuming": ("output_dir", "overwrite_output_dir", "save_steps", "resume_from_checkpoint"),
@@ -97,7 +98,8 @@ def settings_from(document: Mapping[str, Any], config_class: type[Config], where
     names = type_hints(config_class)
     values: dict[str, Any] = {}
     argv: list[str] = []
-    for key, value in document.items():
+    for typed_key, value in document.items():
+        key = spelling_of(typed_key, names)
         if key not in names:
             advice = did_you_mean(str(key), names) or "see --help"
             raise UserError(f"{where}: unknown setting {quoted(key)}; {advice}")
@@ -183,10 +185,17 @@ class _Parser(HfArgumentParser):  # type: ignore[misc]
 
     def values(self, argv: Sequence[str]) -> dict[str, Any]:
         """Returns the settings given on a command line: name -> value."""
-        given, unknown = self.parse_known_args(argv)
+        given, unknown = self.parse_known_args([self._spelled(word) for word in argv])
         if unknown:
             self._refuse_unknown(unknown)
         return dict(vars(given))
+
+    def _spelled(self, word: str) -> str:
+        """Returns a word of the command line; a flag in the spelling of this recipe."""
+        if not word.startswith("--"):
+            return word
+        name, equals, value = word[2:].partition("=")
+        return f"--{spelling_of(name, self._hints)}{equals}{value}"
 
     def _refuse_unknown(self, words: list[str]) -> NoReturn:
         """Raises for words that are not flags of this recipe, with the flag that was probably meant."""

@@ -59,6 +59,17 @@ def setting(
     return field(default=default, metadata={"help": help, "decides_result": decides_result, "choices": choices})
 
 
+def spelling_of(name: str, names: Collection[str]) -> str:
+    """Returns how a configuration spells a setting: `text_column` and `text_columns` are accepted for each other.
+
+    Args:
+        name: the setting as it was typed.
+        names: the settings of the configuration.
+    """
+    other = {"text_column": "text_columns", "text_columns": "text_column"}.get(name, name)
+    return other if name not in names and other in names else name
+
+
 def encoding_setting() -> Any:
     """Returns the field for the encoding of the user's files of text. The class checks it with `require_encoding`."""
     return setting(

@@ -19,6 +19,10 @@ SWEPT = {
 SHORTEST_INPUT = 8  # tokens, with [CLS] and [SEP]
 
 
+class DefaultRate(float):
+    """A learning rate that was not given, so that it is replaced for small models; otherwise a number like others."""
+
+
 @dataclass(frozen=True)
 class FinetuningConfig(OptimizerConfig, RunConfig):
     """Settings of fine-tuning: model, training, evaluation, sweeps and restarts."""
@@ -35,7 +39,10 @@ class FinetuningConfig(OptimizerConfig, RunConfig):
     do_eval: bool = setting(False, "Score the dev set.", decides_result=False)
     do_predict: bool = setting(False, "Predict the test set.", decides_result=False)
     num_train_epochs: float | None = setting(3.0, "Number of passes over the training set.")
-    learning_rate: float = setting(5e-5, "Peak learning rate.")
+    learning_rate: float = setting(
+        DefaultRate(5e-5),
+        "Peak learning rate. Default: 3e-4 for models of a hidden size up to 256, 1e-4 up to 512, otherwise 5e-5.",
+    )
     warmup_ratio: float = setting(0.1, "Length of the warm-up as a fraction of all steps.")
     max_seq_length: int = setting(128, "Longest input in tokens. Longer inputs are truncated.")
     bilstm_size: int | None = setting(

@@ -12,6 +12,8 @@ from bert_repro.utils.text_encodings import require_encoding
 ONNX_FILES = {"fp32": "model.onnx", "fp16": "model_fp16.onnx", "q8": "model_quantized.onnx"}
 """Type of the weights -> the file name that transformers.js looks for in onnx/."""
 
+_FEATURE_SUFFIXES = (".parquet", ".jsonl")
+_TABLE_SUFFIXES = (".csv", ".tsv", ".xlsx")
 _PREDICTION_SUFFIXES = ("", ".csv", ".tsv", ".jsonl", ".parquet", ".xlsx", ".conll")
 
 
@@ -124,7 +126,11 @@ class ExtractionConfig(Config):
     )
     text_column: str = setting("text", "Column, or field of a JSON line, with the text.")
     encoding: str = encoding_setting()
-    output_file: str = setting("", "Parquet file to write, with a row for each text.")
+    output_file: str = setting(
+        "",
+        "File to write, with a row for each text: .parquet or .jsonl; with pooling also .csv, .tsv or .xlsx, with a "
+        "column for each number.",
+    )
     overwrite_output_file: bool = setting(False, "Replace the output file if it exists.")
     layers: tuple[str, ...] = setting(
         ("last",),
@@ -142,11 +148,20 @@ class ExtractionConfig(Config):
         super().__post_init__()
         require_positive(self, "max_seq_length", "per_device_eval_batch_size")
         require_encoding(self.encoding)
-        if not self.output_file.endswith(".parquet"):
+        suffix = Path(self.output_file).suffix
+        if suffix in _FEATURE_SUFFIXES or (suffix in _TABLE_SUFFIXES and self.pooling != "none"):
+            return
+        if suffix in _TABLE_SUFFIXES:
             raise UserError(
-                f"{flag('output_file', self.output_file)}: features are written as Parquet. Use the ending .parquet.",
+                f"{flag('output_file', self.output_file)}: a vector for every token does not fit into a table. Use "
+                f".parquet or .jsonl, or add {flag('pooling', 'mean')}.",
                 setting="output_file",
             )
+        raise UserError(
+            f"{flag('output_file', self.output_file)} has an unknown ending. Use .parquet or .jsonl; with "
+            f"{flag('pooling')} also .csv, .tsv or .xlsx.",
+            setting="output_file",
+        )
 
 
 @dataclass(frozen=True)
@@ -179,6 +194,9 @@ class SentenceScoringConfig(Config):
         "table).",
     )
     output_dir: str = setting("", "Folder for scores.jsonl, or for results.json of minimal pairs.")
+    output_format: Literal["jsonl", "csv", "tsv", "xlsx", "parquet"] = setting(
+        "jsonl", "Format of the scores. The tables csv, tsv and xlsx have a row for each text, without its tokens."
+    )
     overwrite_output_dir: bool = setting(False, "Replace the content of the output folder.")
     method: Literal["within_word_l2r", "original"] = setting(
         "within_word_l2r",

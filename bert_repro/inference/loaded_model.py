@@ -14,6 +14,7 @@ from bert_repro.tasks.columns import require_columns, texts
 from bert_repro.tasks.data import TABLES, read_file
 from bert_repro.training.batches import Batch, collate_features, on_device
 from bert_repro.utils.readers import format_of, numbered_lines
+from bert_repro.utils.text_encodings import UTF_8
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -70,7 +71,7 @@ class LoadedModel:
         return torch.autocast(self.model.device.type, torch.bfloat16, enabled=self.mixed_precision == "bf16")
 
 
-def read_texts(path: Path, column: str, encoding: str) -> Iterator[str]:
+def read_texts(path: Path, column: str, encoding: str = UTF_8) -> Iterator[str]:
     """Yields the texts of a file: a column of a table or of JSON lines, else each line, even an empty one.
 
     Args:

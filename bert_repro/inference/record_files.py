@@ -8,7 +8,8 @@ import csv
 import io
 import json
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -22,6 +23,42 @@ _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 
 _FORMULA_SIGNS = ("=", "+", "-", "@", "\t", "\r")
 """A spreadsheet runs a cell that begins with one of these, even if it was written by a stranger."""
+
+
+def write_records(batches: Iterable[Sequence[Record]], path: Path, suffix: str) -> None:
+    """Writes records to one file, batch by batch.
+
+    Args:
+        batches: at least one record; all records have the same names.
+        path: the file.
+        suffix: the form: .csv, .tsv, .jsonl, .parquet or .xlsx.
+    """
+    batches = iter(batches)
+    first = next(batches)
+    columns = list(first[0])
+    all_batches = chain([first], batches)
+    if suffix == ".xlsx":
+        flat_records = (_flat(record) for batch in all_batches for record in batch)
+        write_sheet(path, columns, (list(record.values()) for record in flat_records))
+    elif suffix == ".parquet":
+        _write_parquet(all_batches, path)
+    else:
+        with path.open("w", encoding="utf-8", newline="") as file:
+            file.write(header(columns, suffix))
+            for batch in all_batches:
+                _write_rows(batch, file, suffix, escape_formulas=False)
+
+
+def _write_parquet(batches: Iterable[Sequence[Record]], path: Path) -> None:
+    import pyarrow
+    from pyarrow import parquet
+
+    tables = map(pyarrow.Table.from_pylist, map(list, batches))
+    first = next(tables)
+    with parquet.ParquetWriter(path, first.schema) as writer:
+        writer.write_table(first)
+        for table in tables:
+            writer.write_table(table.cast(first.schema))
 
 
 def part_suffix(suffix: str) -> str:
@@ -45,18 +82,24 @@ def write_part(records: Sequence[Record], path: Path, *, escape_formulas: bool =
         parquet.write_table(pyarrow.Table.from_pylist(list(records)), path)
         return
     with path.open("w", encoding="utf-8", newline="") as file:
-        if path.suffix == ".jsonl":
-            for record in records:
-                file.write(json.dumps(record, ensure_ascii=False) + "\n")
-        elif path.suffix == ".conll":
-            _write_tagged(records, file)
-        else:
-            writer = csv.DictWriter(file, list(records[0]), lineterminator="\n", delimiter=_DELIMITERS[path.suffix])
-            for record in records:
-                row = _flat(record)
-                if escape_formulas:
-                    row = {name: _without_formula(value) for name, value in row.items()}
-                writer.writerow(row)
+        _write_rows(records, file, path.suffix, escape_formulas=escape_formulas)
+
+
+def _write_rows(records: Sequence[Record], file: TextIO, suffix: str, *, escape_formulas: bool) -> None:
+    """Writes records to a file of text, without the row of column names."""
+    if suffix == ".jsonl":
+        for record in records:
+            file.write(json.dumps(record, ensure_ascii=False) + "\n")
+        return
+    if suffix == ".conll":
+        _write_tagged(records, file)
+        return
+    writer = csv.DictWriter(file, list(records[0]), lineterminator="\n", delimiter=_DELIMITERS[suffix])
+    for record in records:
+        row = _flat(record)
+        if escape_formulas:
+            row = {name: _without_formula(value) for name, value in row.items()}
+        writer.writerow(row)
 
 
 def _flat(record: Record) -> Record:

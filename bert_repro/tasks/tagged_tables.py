@@ -9,7 +9,7 @@ Two forms are in use:
     1,Ann,B-PER                         name the sentence only in the row of its first word.
     1,lives,O
 
-Other columns are left out.
+The other columns of a sentence are kept; those of single words are left out.
 """
 
 import ast
@@ -39,7 +39,7 @@ def is_tagged_table(columns: Sequence[str]) -> bool:
 
 
 def tagged_table_rows(path: Path, rows: NamedRows) -> Iterator[Sentence]:
-    """Yields the sentences of a table: `words` and, if there are any, `tags`.
+    """Yields the sentences of a table, with lists of words and, if there are any, of tags.
 
     Args:
         path: the file, for messages.
@@ -84,7 +84,7 @@ def _column(columns: Sequence[str], names: Sequence[str]) -> str | None:
 def _sentence_per_row(path: Path, rows: NamedRows, word_name: str, tag_name: str | None) -> Iterator[Sentence]:
     for number, row in rows:
         words = _texts(path, number, row[word_name])
-        sentence: Sentence = {"words": words}
+        sentence: Sentence = {**row, word_name: words}
         if tag_name is not None:
             tags = _texts(path, number, row[tag_name])
             if len(tags) != len(words):
@@ -92,7 +92,7 @@ def _sentence_per_row(path: Path, rows: NamedRows, word_name: str, tag_name: str
                     f"{path}, line {number}: {len(words)} words, but {len(tags)} tags. Write one tag for each word, "
                     "separated by spaces."
                 )
-            sentence["tags"] = tags
+            sentence[tag_name] = tags
         yield sentence
 
 

@@ -38,7 +38,8 @@ def sheet_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     Raises:
         UserError: openpyxl is not installed, or the file is not an Excel file.
     """
-    workbook = _open(path)
+    # One reading has the results of formulas, the other one the formulas.
+    workbook, formulas = _open(path, data_only=True), _open(path, data_only=False)
     try:
         sheets = workbook.worksheets
         if not sheets:
@@ -51,7 +52,7 @@ def sheet_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
                 sheets[0].title,
                 others,
             )
-        yield from _table_rows(path, sheets[0])
+        yield from _table_rows(path, _cells(path, sheets[0], formulas.worksheets[0]))
     except (KeyError, ValueError, SyntaxError, zipfile.BadZipFile) as error:
         # The parser of XML raises a SyntaxError.
         if isinstance(error, UserError):
@@ -59,13 +60,13 @@ def sheet_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
         raise _damaged(path, error) from None
     finally:
         workbook.close()
+        formulas.close()
 
 
-def _open(path: Path) -> Any:
+def _open(path: Path, *, data_only: bool) -> Any:
     openpyxl = _openpyxl(path)
     try:
-        # `data_only` reads the results of formulas instead of the formulas.
-        workbook = openpyxl.load_workbook(path, read_only=True, data_only=True)
+        workbook = openpyxl.load_workbook(path, read_only=True, data_only=data_only)
     except FileNotFoundError:
         raise UserError(f"{path}: no such file. Check the path.") from None
     except OSError as error:
@@ -97,9 +98,41 @@ def _damaged(path: Path, error: Exception) -> UserError:
     )
 
 
-def _table_rows(path: Path, sheet: Any) -> Iterator[tuple[int, list[str]]]:
+def _cells(path: Path, results: Any, formulas: Any) -> Iterator[list[Any]]:
+    """Yields the values of each row of a sheet.
+
+    A formula that no program has computed has no result. pandas writes such cells for texts that begin with =, so the
+    cell is read as that text, with a warning.
+
+    Args:
+        path: the file, for the warning.
+        results: the sheet with the results of formulas.
+        formulas: the same sheet with the formulas.
+    """
+    num_without_result = 0
+    example = ""
+    rows = zip(results.iter_rows(values_only=True), formulas.iter_rows(values_only=True), strict=True)
+    for values, texts in rows:
+        cells = list(values)
+        for column, (value, text) in enumerate(zip(values, texts, strict=True)):
+            if value is None and text is not None:
+                cells[column] = text
+                num_without_result += 1
+                example = str(text)
+        yield cells
+    if num_without_result:
+        logger.warning(
+            "%s: %d cells are formulas without a result, for example %r. They are read as texts. If they are formulas, "
+            "open the file in Excel and save it.",
+            path,
+            num_without_result,
+            example[:60],
+        )
+
+
+def _table_rows(path: Path, rows: Iterable[list[Any]]) -> Iterator[tuple[int, list[str]]]:
     num_columns: int | None = None
-    for number, cells in enumerate(sheet.iter_rows(values_only=True), start=1):
+    for number, cells in enumerate(rows, start=1):
         fields = [_text_of(cell) for cell in cells]
         if not any(field.strip() for field in fields):
             continue

@@ -12,7 +12,6 @@ SENTENCES = {"words": [["Ann", "sees", "Rome"], ["no", "."]], "tags": [["B-PER",
     "content",
     [
         "words,tags\nAnn sees Rome,B-PER O B-LOC\nno .,O O\n",
-        "id;tokens;ner_tags\n7;Ann sees Rome;B-PER O B-LOC\n8;no .;O O\n",
         # pandas writes lists like this.
         "words,tags\n\"['Ann', 'sees', 'Rome']\",\"['B-PER', 'O', 'B-LOC']\"\n\"['no', '.']\",\"['O', 'O']\"\n",
         "sentence,word,tag\n1,Ann,B-PER\n1,sees,O\n1,Rome,B-LOC\n2,no,O\n2,.,O\n",
@@ -23,6 +22,13 @@ def test_both_forms_are_read(tmp_path, content):
     path = tmp_path / "x.csv"
     path.write_text(content)
     assert read_file(path, tagged=True).to_dict() == SENTENCES
+
+
+def test_other_columns_of_sentences_are_kept(tmp_path):
+    path = tmp_path / "x.csv"
+    path.write_text("id;tokens;ner_tags\n7;Ann sees Rome;B-PER O B-LOC\n8;no .;O O\n")
+    columns = {"id": ["7", "8"], "tokens": SENTENCES["words"], "ner_tags": SENTENCES["tags"]}
+    assert read_file(path, tagged=True).to_dict() == columns
 
 
 @pytest.mark.parametrize(

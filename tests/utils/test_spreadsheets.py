@@ -5,6 +5,7 @@ import datetime
 import logging
 
 import openpyxl
+import pandas as pd
 from errors import user_error
 
 from bert_repro.tasks.data import read_file
@@ -93,3 +94,11 @@ def test_without_openpyxl_the_package_is_named(tmp_path, monkeypatch):
 def test_a_sheet_that_would_be_too_long_is_refused_at_once(tmp_path):
     with user_error("1,048,575", "2,000,000", setting="output_file"):
         spreadsheets.require_writable(tmp_path / "x.xlsx", 2_000_000)
+
+
+def test_a_text_that_pandas_wrote_as_a_formula_is_not_lost(tmp_path, caplog):
+    path = tmp_path / "x.xlsx"
+    pd.DataFrame({"text": ["=== error ===", "fine"]}).to_excel(path, index=False)
+    with caplog.at_level(logging.WARNING, "bert_repro"):
+        assert read_file(path)["text"][:] == ["=== error ===", "fine"]
+    assert "1 cells are formulas" in caplog.text
