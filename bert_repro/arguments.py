@@ -242,6 +242,8 @@ class _Parser(HfArgumentParser):  # type: ignore[misc]
 
     def _short_groups(self) -> list[tuple[str, list[argparse.Action]]]:
         actions = {action.dest: action for action in self._actions}
+        for action in actions.values():
+            action.help = _first_sentence(action.help or "")
         groups = []
         for title, names in _IN_SHORT_HELP.items():
             groups.append((title, [actions[name] for name in names if name in actions]))
@@ -309,6 +311,13 @@ class _Parser(HfArgumentParser):  # type: ignore[misc]
             return "X"
         kinds = {"dir": "FOLDER", "folder": "FOLDER", "file": "FILE", "files": "FILE"}
         return kinds.get(action.dest.rpartition("_")[2], "NAME")
+
+
+def _first_sentence(text: str) -> str:
+    """Returns the first sentence of a help text, and its default. --help_all has the other sentences."""
+    sentences = re.split(r"(?<=[.)]) (?=[A-Z(])", text)
+    defaults = [sentence for sentence in sentences[1:] if sentence.lower().startswith(("default", "(default", "(req"))]
+    return " ".join([sentences[0], *defaults])
 
 
 def _help_width() -> int:

@@ -74,8 +74,8 @@ def encoding_setting() -> Any:
     """Returns the field for the encoding of the user's files of text. The class checks it with `require_encoding`."""
     return setting(
         "utf-8",
-        "Encoding of your text, CSV, TSV and JSON files, for example cp1252 (Windows) or utf-16. Excel and Parquet "
-        "files do not need it.",
+        "Encoding of your text, CSV, TSV and JSON files, for example cp1252 of Windows. Excel and Parquet files do not "
+        "need it.",
     )
 
 

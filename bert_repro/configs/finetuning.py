@@ -41,7 +41,7 @@ class FinetuningConfig(OptimizerConfig, RunConfig):
     num_train_epochs: float | None = setting(3.0, "Number of passes over the training set.")
     learning_rate: float = setting(
         DefaultRate(5e-5),
-        "Peak learning rate. Default: 3e-4 for models of a hidden size up to 256, 1e-4 up to 512, otherwise 5e-5.",
+        "Peak learning rate. Default: 5e-5; small models 1e-4 (hidden size up to 512) or 3e-4 (up to 256).",
     )
     warmup_ratio: float = setting(0.1, "Length of the warm-up as a fraction of all steps.")
     max_seq_length: int = setting(128, "Longest input in tokens. Longer inputs are truncated.")
@@ -203,7 +203,7 @@ class CustomDataConfig(NamedDataConfig, FinetuningConfig):
     """Settings for your own files, or a dataset by its name, in place of a task's data."""
 
     train_file: str | None = setting(
-        None, "File to train on: .csv, .tsv, .xlsx, .jsonl or .parquet; for tags also .txt, for questions .json."
+        None, "File to train on: .csv, .tsv, .xlsx, .jsonl, .parquet. Tags may be a .txt, questions SQuAD's .json."
     )
     validation_file: str | None = setting(None, "File to score.")
     test_file: str | None = setting(None, "File to predict. It need not have labels.", decides_result=False)

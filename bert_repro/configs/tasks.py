@@ -44,7 +44,7 @@ class GlueConfig(CustomDataConfig):
     regression: bool = setting(False, "Custom data: labels are numbers to predict.")
     multi_label: bool = setting(
         False,
-        "Custom data: a row may have several labels, or none: a list in JSON lines, elsewhere a text such as `a|b`.",
+        "Custom data: a row may have several labels, or none. Write a list in JSON lines, elsewhere a text such as `a|b`.",
     )
     class_weights: tuple[Literal["balanced"], ...] = setting(
         (), "Custom data: rare labels weigh more in the loss (balanced), as in scikit-learn."
@@ -123,7 +123,7 @@ class SwagConfig(CustomDataConfig):
     task_name: str = setting("swag", partial(task_help, "SwagConfig"), choices=partial(task_choices, "SwagConfig"))
     learning_rate: float = setting(
         DefaultRate(2e-5),
-        "Peak learning rate. Default: 3e-4 for models of a hidden size up to 256, 1e-4 up to 512, otherwise 2e-5.",
+        "Peak learning rate. Default: 2e-5; small models 1e-4 (hidden size up to 512) or 3e-4 (up to 256).",
     )
     max_seq_length: int = setting(
         128, "Tokens per sequence; an example has one sequence for each ending. Longer ones are truncated."
