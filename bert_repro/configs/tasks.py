@@ -44,7 +44,8 @@ class GlueConfig(CustomDataConfig):
     regression: bool = setting(False, "Custom data: labels are numbers to predict.")
     multi_label: bool = setting(
         False,
-        "Custom data: a row may have several labels, or none. Write a list in JSON lines, elsewhere a text such as `a|b`.",
+        "Custom data: a row may have several labels, or none. Write a list in JSON lines, elsewhere a text such as "
+        "`a|b`.",
     )
     class_weights: tuple[Literal["balanced"], ...] = setting(
         (), "Custom data: rare labels weigh more in the loss (balanced), as in scikit-learn."
