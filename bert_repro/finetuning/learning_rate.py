@@ -9,7 +9,8 @@ So without `--learning_rate` the rule is:
 | 257 to 512 | 1e-4 |
 | more | the task's: 5e-5, or 2e-5 for SWAG |
 
-`benchmarks/small_learning_rates.py` measures it. A rate that is given, on the command line, in a file, in a preset or
+`benchmarks/small_learning_rates.py` measures it. One seed of bert-repro-mini on 1,000 rows, measured on five of six tasks,
+neither supports nor refutes the rule: SST-2 gained, STS-B lost, CoLA and MRPC did not differ. A rate that is given, on the command line, in a file, in a preset or
 for a sweep, is always used as it is.
 """
 
@@ -49,9 +50,11 @@ def with_suitable_rate(config: FinetuningConfig) -> FinetuningConfig:
     rate = rate_for(hidden_size, float(config.learning_rate))
     if rate != config.learning_rate:
         logger.info(
-            "Using %s, because this is a small model (hidden size %d). Larger models use %g.",
+            "Using %s, because this is a small model (hidden size %d). Larger models use %g. With few rows, %s often "
+            "helps too.",
             flag("learning_rate", rate),
             hidden_size,
             config.learning_rate,
+            flag("bias_correction", True),
         )
     return dataclasses.replace(config, learning_rate=rate)

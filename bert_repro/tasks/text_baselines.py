@@ -25,9 +25,7 @@ Numbers: TypeAlias = npt.NDArray[np.int64] | npt.NDArray[np.float64]
 logger = logging.getLogger("bert_repro")
 
 MOST_FREQUENT = "most frequent label"
-BAG_OF_CHARACTERS = r"\S"
-"""A character that is no white space, for texts without words."""
-_WORDS = "bag of words"
+BAG_OF_WORDS = "bag of words"
 BASELINE_ROWS = 20_000
 """The baselines learn from at most this many rows, which takes seconds."""
 
@@ -36,6 +34,8 @@ BASELINE_ROWS = 20_000
 # two or more letters, as by default in scikit-learn.
 _UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 _WORDS = rf"(?u)[{_UNSPACED}]|(?:(?![{_UNSPACED}])\w){{2,}}"
+_CHARACTERS = r"\S"
+"""A character that is no white space, for texts without words."""
 
 
 def baseline_predictions(
