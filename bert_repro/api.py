@@ -30,7 +30,7 @@ from bert_repro.configs import (
     TokenizerConfig,
     require_paths,
 )
-from bert_repro.configs.base import did_you_mean, type_hints
+from bert_repro.configs.base import did_you_mean, spelling_of, type_hints
 from bert_repro.configs.presets import preset_values
 from bert_repro.errors import UserError, settings_as_arguments
 from bert_repro.recipes import RECIPES
@@ -246,7 +246,7 @@ def _text_settings(
     from bert_repro.tasks.data import as_dataset
 
     rows = as_dataset(data, "data=")
-    column = settings.get("text_column", "text")
+    column = settings.get("text_column", settings.get("text_columns", "text"))
     require_columns(rows, [column], "data=", "name the column of text with text_column=")
     return _configuration(config_class, None, settings), rows[column][:]
 
@@ -458,6 +458,7 @@ def _configuration(config_class: type[C], preset: str | None, settings: dict[str
         UserError: a setting or the preset does not exist, or a value is wrong.
     """
     names = type_hints(config_class)
+    settings = {spelling_of(name, names): value for name, value in settings.items()}
     for name in settings:
         if name not in names:
             arguments = [_ARGUMENT_NAMES.get(known, known) for known in names]

@@ -18,7 +18,7 @@ from typing import Any, NoReturn, TypeVar, get_args, get_origin
 from transformers.hf_argparser import HfArgumentParser
 
 from bert_repro.configs import Config, Phase, TextSource
-from bert_repro.configs.base import choices_of, did_you_mean, help_of, type_hints
+from bert_repro.configs.base import choices_of, did_you_mean, help_of, spelling_of, type_hints
 from bert_repro.configs.presets import preset_names, preset_values
 from bert_repro.configs.upstream_flags import upstream_advice
 from bert_repro.errors import UserError
@@ -29,12 +29,13 @@ ConfigType = TypeVar("ConfigType", bound=Config)
 
 _IN_SHORT_HELP: Mapping[str, tuple[str, ...]] = {
     "Model and data": (
-        "model_name_or_path", "train_file", "validation_file", "validation_fraction", "test_file", "text_columns",
-        "label_column", "regression", "task_name", "data_dir", "do_train", "do_eval",
-        "corpus", "input_files", "vocab_size", "extend", "new_tokens",
+        "model_name_or_path", "train_file", "validation_file", "validation_fraction", "test_file", "dataset_name",
+        "text_columns", "label_column", "encoding", "regression", "multi_label", "task_name", "data_dir", "do_train",
+        "do_eval", "corpus", "input_files", "vocab_size", "extend", "new_tokens",
     ),
     "Training": (
-        "learning_rate", "bias_correction", "num_train_epochs", "max_steps", "train_batch_size", "max_seq_length",
+        "learning_rate", "bias_correction", "class_weights", "num_train_epochs", "max_steps", "train_batch_size",
+        "max_seq_length", "objective", "masked_lm_prob",
         "mixed_precision", "seed", "num_hidden_layers", "hidden_size", "num_attention_heads", "dry_run",
     ),
     "Output and resuming": ("output_dir", "overwrite_output_dir", "save_steps", "resume_from_checkpoint"),
@@ -100,7 +101,8 @@ def settings_from(document: Mapping[str, Any], config_class: type[Config], where
         raise UserError(f"{where} is {quoted(document)}, not a mapping of settings. Write lines such as 'seed: 1'.")
     values: dict[str, Any] = {}
     argv: list[str] = []
-    for key, value in document.items():
+    for typed_key, value in document.items():
+        key = spelling_of(typed_key, names)
         if key not in names:
             advice = did_you_mean(str(key), names) or "see --help"
             raise UserError(f"{where}: unknown setting {quoted(key)}; {advice}")
@@ -191,10 +193,17 @@ class _Parser(HfArgumentParser):  # type: ignore[misc]
 
     def values(self, argv: Sequence[str]) -> dict[str, Any]:
         """Returns the settings given on a command line: name -> value."""
-        given, unknown = self.parse_known_args(argv)
+        given, unknown = self.parse_known_args([self._spelled(word) for word in argv])
         if unknown:
             self._refuse_unknown(unknown)
         return dict(vars(given))
+
+    def _spelled(self, word: str) -> str:
+        """Returns a word of the command line; a flag in the spelling of this recipe."""
+        if not word.startswith("--"):
+            return word
+        name, equals, value = word[2:].partition("=")
+        return f"--{spelling_of(name, self._hints)}{equals}{value}"
 
     def _refuse_unknown(self, words: list[str]) -> NoReturn:
         """Raises for words that are not flags of this recipe, with the flag that was probably meant."""
@@ -241,6 +250,8 @@ class _Parser(HfArgumentParser):  # type: ignore[misc]
 
     def _short_groups(self) -> list[tuple[str, list[argparse.Action]]]:
         actions = {action.dest: action for action in self._actions}
+        for action in actions.values():
+            action.help = _first_sentence(action.help or "")
         groups = []
         for title, names in _IN_SHORT_HELP.items():
             groups.append((title, [actions[name] for name in names if name in actions]))
@@ -308,6 +319,13 @@ class _Parser(HfArgumentParser):  # type: ignore[misc]
             return "X"
         kinds = {"dir": "FOLDER", "folder": "FOLDER", "file": "FILE", "files": "FILE"}
         return kinds.get(action.dest.rpartition("_")[2], "NAME")
+
+
+def _first_sentence(text: str) -> str:
+    """Returns the first sentence of a help text, and its default. --help_all has the other sentences."""
+    sentences = re.split(r"(?<=[.)]) (?=[A-Z(])", text)
+    defaults = [sentence for sentence in sentences[1:] if sentence.lower().startswith(("default", "(default", "(req"))]
+    return " ".join([sentences[0], *defaults])
 
 
 def _help_width() -> int:

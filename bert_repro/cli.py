@@ -33,11 +33,13 @@ def main(name: str | None = None, argv: Sequence[str] | None = None) -> NoReturn
         argv: arguments; default: those of the process.
     """
     name = name or Path(sys.argv[0]).stem
+    arguments = sys.argv[1:] if argv is None else argv
     prepare_streams()
     with stop_on_signals():
         _log_to_stderr()
+        _say_that_it_starts(name, arguments)
         try:
-            run(name, sys.argv[1:] if argv is None else argv)
+            run(name, arguments)
             sys.stdout.flush()
             code = 0
         except BaseException as error:
@@ -103,6 +105,14 @@ def _log_to_stderr() -> None:
         logger.setLevel(logging.INFO)
     else:
         logger.setLevel(logging.ERROR)
+
+
+def _say_that_it_starts(name: str, arguments: Sequence[str]) -> None:
+    """Writes a line to a terminal at once, because importing the libraries takes seconds. Help needs no such line."""
+    asks_for_help = any(word in ("-h", "--help", "--help_all", "--help-all") for word in arguments)
+    if is_main_process() and sys.stderr.isatty() and not asks_for_help:
+        sys.stderr.write(f"Starting {name} ...\n")
+        sys.stderr.flush()
 
 
 def _leave_process_group() -> None:

@@ -1,6 +1,8 @@
 """From preset, YAML and flags to a run: values, refusals in one line, help, exit codes, what is printed at the end."""
 
+import contextlib
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -178,7 +180,7 @@ def test_every_recipe_exists_and_its_help_shows_what_is_needed_first(name, capsy
             cli.main(name, [flag])
         shown.append(capsys.readouterr().out)
     short, long = shown
-    assert f"bert-repro {name} --" in short and len(short.splitlines()) <= 68
+    assert f"bert-repro {name} --" in short and len(short.splitlines()) <= 78
     if name in ("run_glue", "run_squad", "run_ner", "run_swag", "run_pretraining"):
         needed = "model_name_or_path learning_rate max_steps output_dir resume_from_checkpoint help_all"
         places = [short.index(f"\n  --{flag} ") for flag in needed.split()]
@@ -299,3 +301,19 @@ def test_without_a_network_the_hub_is_not_asked_for_minutes(monkeypatch):
         with pytest.raises(UserError, match=answer):
             ask()
         assert huggingface_hub.constants.HF_HUB_OFFLINE
+
+
+def test_a_terminal_shows_a_line_before_the_libraries_are_imported(tmp_path):
+    # The recipe is refused after its arguments are parsed; the first line must not wait for that.
+    arguments = ["-m", "bert_repro", "run_glue", "--model_name_or_path", str(tmp_path / "missing"), "--do_eval"]
+    primary, secondary = os.openpty()
+    with subprocess.Popen([sys.executable, *arguments], stdout=secondary, stderr=secondary):
+        os.close(secondary)
+        lines = b""
+        with contextlib.suppress(OSError):
+            while block := os.read(primary, 1024):
+                lines += block
+    os.close(primary)
+    assert lines.decode().startswith("Starting run_glue ...\r\n") and "error: " in lines.decode()
+    help_text = subprocess.run([sys.executable, *arguments[:3], "--help"], capture_output=True, text=True, check=True)
+    assert help_text.stdout.startswith("usage: ") and not help_text.stderr

@@ -59,6 +59,26 @@ def setting(
     return field(default=default, metadata={"help": help, "decides_result": decides_result, "choices": choices})
 
 
+def spelling_of(name: str, names: Collection[str]) -> str:
+    """Returns how a configuration spells a setting: `text_column` and `text_columns` are accepted for each other.
+
+    Args:
+        name: the setting as it was typed.
+        names: the settings of the configuration.
+    """
+    other = {"text_column": "text_columns", "text_columns": "text_column"}.get(name, name)
+    return other if name not in names and other in names else name
+
+
+def encoding_setting() -> Any:
+    """Returns the field for the encoding of the user's files of text. The class checks it with `require_encoding`."""
+    return setting(
+        "utf-8",
+        "Encoding of your text, CSV, TSV and JSON files, for example cp1252 of Windows. Excel and Parquet files do not "
+        "need it.",
+    )
+
+
 @dataclass(frozen=True)
 class Config:
     """Base of all configurations. Subclasses check their values in `__post_init__` and call super's."""
@@ -227,7 +247,7 @@ def _numbers(config: Config, name: str) -> list[float]:
 
 _CACHED_FILES = ("config.json", "tokenizer.json", "vocab.txt", "manifest.json")
 """Every model, tokenizer and corpus on the Hub has at least one of them."""
-_TEXT_ENDINGS = ("/", ".txt", ".jsonl", ".parquet", ".gz", ".xz")
+_TEXT_ENDINGS = ("/", ".txt", ".jsonl", ".parquet", ".csv", ".tsv", ".xlsx", ".gz", ".xz")
 """Endings of `input_files` that are neither a pattern nor an id of the Hub."""
 _HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 _URL = re.compile(r"[a-z][a-z0-9+.-]+://")

@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from bert_repro.configs.base import Config, require_positive, setting
+from bert_repro.configs.base import Config, encoding_setting, require_positive, setting
 from bert_repro.errors import UserError, flag
+from bert_repro.utils.text_encodings import has_plain_line_feeds, require_encoding
 
 FEWEST_DOCUMENTS = 4
 """Two to train on and two held out, because segment B of a pair comes from another document."""
@@ -22,6 +23,7 @@ class TextSource:
         title_column: field or column that holds the title; it may be missing.
         hub_config: configuration of a dataset of the Hub.
         hub_split: split of a dataset of the Hub.
+        encoding: encoding of files of text.
     """
 
     input: str
@@ -31,10 +33,19 @@ class TextSource:
     title_column: str = "title"
     hub_config: str | None = None
     hub_split: str = "train"
+    encoding: str = "utf-8"
 
     def __post_init__(self) -> None:
         if not self.passes > 0:
             raise UserError(f"sources: passes is {self.passes} for {self.input}; it must be positive.")
+        require_encoding(self.encoding)
+        # Documents are found by their byte, so a file is cut into lines before it is decoded.
+        if not has_plain_line_feeds(self.encoding):
+            raise UserError(
+                f"{flag('encoding', self.encoding)}: a corpus cannot be read in this encoding. Convert the file, for "
+                f"example with `iconv -f {self.encoding} -t utf-8`.",
+                setting="encoding",
+            )
 
 
 @dataclass(frozen=True)
@@ -43,8 +54,8 @@ class TextConfig(Config):
 
     input_files: tuple[str, ...] = setting(
         (),
-        "Files (.txt with blank lines between documents, .jsonl, .parquet; .gz, .xz), folders, globs, or a Hub "
-        "dataset.",
+        "Files (.txt with blank lines between documents, .jsonl, .parquet, .csv, .tsv, .xlsx; .gz, .xz), folders, "
+        "globs, or a Hub dataset.",
     )
     sources: tuple[TextSource, ...] = setting(
         (), "In place of input_files, from a file: sources with columns, language and passes of their own."
@@ -60,7 +71,8 @@ class TextConfig(Config):
         "Drop documents and paragraphs of eight words and more that came before (exact), and documents that share most "
         "of their 5-word sequences with an earlier one (near).",
     )
-    text_column: str = setting("text", "Field of a JSON line or column of a Parquet file that holds the text.")
+    text_column: str = setting("text", "Field of a JSON line or column of a table that contains the text.")
+    encoding: str = encoding_setting()
     title_column: str = setting("title", "Field that holds the title, dropped where the text repeats it.")
     hub_config: str | None = setting(None, "Configuration of a Hub dataset, for example 20231101.en.")
     hub_split: str = setting("train", "Split of a Hub dataset.")
@@ -79,7 +91,7 @@ class TextConfig(Config):
         """The sources. Those of `input_files` all have the same settings, which are given by flags."""
         if self.sources:
             return self.sources
-        columns = (self.text_column, self.title_column, self.hub_config, self.hub_split)
+        columns = (self.text_column, self.title_column, self.hub_config, self.hub_split, self.encoding)
         return tuple(TextSource(name, 1.0, self.language, *columns) for name in self.input_files)
 
     def __post_init__(self) -> None:

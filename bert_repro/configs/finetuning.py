@@ -3,10 +3,11 @@
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from bert_repro.configs.base import require_fraction, require_positive, setting
+from bert_repro.configs.base import encoding_setting, require_fraction, require_positive, setting
 from bert_repro.configs.named_data import NamedDataConfig, refuse_other_data
 from bert_repro.configs.training import OptimizerConfig, RunConfig
 from bert_repro.errors import UserError, flag
+from bert_repro.utils.text_encodings import require_encoding
 
 SWEPT = {
     "sweep_learning_rates": "learning_rate",
@@ -16,6 +17,10 @@ SWEPT = {
 """What a sweep varies: the setting that lists the values -> the setting of a single run."""
 
 SHORTEST_INPUT = 8  # tokens, with [CLS] and [SEP]
+
+
+class DefaultRate(float):
+    """A learning rate that was not given, so that it is replaced for small models; otherwise a number like others."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +39,10 @@ class FinetuningConfig(OptimizerConfig, RunConfig):
     do_eval: bool = setting(False, "Score the dev set.", decides_result=False)
     do_predict: bool = setting(False, "Predict the test set.", decides_result=False)
     num_train_epochs: float | None = setting(3.0, "Number of passes over the training set.")
-    learning_rate: float = setting(5e-5, "Peak learning rate.")
+    learning_rate: float = setting(
+        DefaultRate(5e-5),
+        "Peak learning rate. Default: 5e-5; small models 1e-4 (hidden size up to 512) or 3e-4 (up to 256).",
+    )
     warmup_ratio: float = setting(0.1, "Length of the warm-up as a fraction of all steps.")
     max_seq_length: int = setting(128, "Longest input in tokens. Longer inputs are truncated.")
     bilstm_size: int | None = setting(
@@ -194,7 +202,9 @@ class FinetuningConfig(OptimizerConfig, RunConfig):
 class CustomDataConfig(NamedDataConfig, FinetuningConfig):
     """Settings for your own files, or a dataset by its name, in place of a task's data."""
 
-    train_file: str | None = setting(None, "File to train on.")
+    train_file: str | None = setting(
+        None, "File to train on: .csv, .tsv, .xlsx, .jsonl, .parquet. Tags may be a .txt, questions SQuAD's .json."
+    )
     validation_file: str | None = setting(None, "File to score.")
     test_file: str | None = setting(None, "File to predict. It need not have labels.", decides_result=False)
     example_from_data: bool = setting(
@@ -203,6 +213,7 @@ class CustomDataConfig(NamedDataConfig, FinetuningConfig):
         "Leave it off if the texts are private.",
         decides_result=False,
     )
+    encoding: str = encoding_setting()
     validation_fraction: float | None = setting(None, "Use this fraction of train_file as the dev set.")
 
     @property
@@ -213,6 +224,7 @@ class CustomDataConfig(NamedDataConfig, FinetuningConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        require_encoding(self.encoding)
         require_positive(self, "validation_fraction")
         require_fraction(self, "validation_fraction", below_one=True)
         if self.validation_fraction is not None:

@@ -4,14 +4,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from bert_repro.configs.base import Config, require_positive, setting
+from bert_repro.configs.base import Config, encoding_setting, require_positive, setting
 from bert_repro.configs.named_data import refuse_other_data
 from bert_repro.errors import UserError, flag
+from bert_repro.utils.text_encodings import require_encoding
 
 ONNX_FILES = {"fp32": "model.onnx", "fp16": "model_fp16.onnx", "q8": "model_quantized.onnx"}
 """Type of the weights -> the file name that transformers.js looks for in onnx/."""
 
-_PREDICTION_SUFFIXES = ("", ".csv", ".tsv", ".jsonl", ".parquet", ".conll")
+_FEATURE_SUFFIXES = (".parquet", ".jsonl")
+_TABLE_SUFFIXES = (".csv", ".tsv", ".xlsx")
+_PREDICTION_SUFFIXES = ("", ".csv", ".tsv", ".jsonl", ".parquet", ".xlsx", ".conll")
 
 
 @dataclass(frozen=True)
@@ -26,8 +29,8 @@ class PredictConfig(Config):
 
       bert-repro predict --model_name_or_path runs/my-answers --input_file questions.txt --context_file handbook.txt
 
-    The model knows which task it is for. The input is a text on each line, or a .csv, .tsv, .jsonl or .parquet file
-    with the columns that the model was trained on. The output has all columns of the input, the prediction and its
+    The model knows which task it is for. The input is a text on each line, or a .csv, .tsv, .xlsx, .jsonl or .parquet
+    file with the columns that the model was trained on. The output has all columns of the input, the prediction and its
     probability. Large files are answered in parts; after an interruption the same command continues.
     """
 
@@ -36,14 +39,15 @@ class PredictConfig(Config):
     model_name_or_path: str = setting("", "A fine-tuned model: the output folder of its run, or an id of the Hub.")
     input_file: str | None = setting(
         None,
-        "A text on each line, or a .csv, .tsv, .jsonl or .parquet file; SQuAD's .json for questions. Default: the "
-        "standard input.",
+        "A text on each line, or a .csv, .tsv, .xlsx, .jsonl or .parquet file; SQuAD's .json for questions. Default: "
+        "the standard input.",
     )
     input_format: Literal["text", "csv", "tsv", "jsonl", "json", "conll"] | None = setting(
         None,
         "Format of the input. Default: by the ending of input_file, else text. conll: a word on each line, an empty "
         "line after each sentence.",
     )
+    encoding: str = encoding_setting()
     text_columns: tuple[str, ...] = setting(
         (), "Columns of the texts. Default: as in training, else text, text_a and text_b, or those of a GLUE task."
     )
@@ -60,7 +64,7 @@ class PredictConfig(Config):
         None, "For questions in plain text: the file with the passage that they are about."
     )
     output_file: str | None = setting(
-        None, "A .csv, .tsv, .jsonl, .parquet or .conll (tags) file. Default: CSV to the standard output."
+        None, "A .csv, .tsv, .xlsx, .jsonl, .parquet or .conll (tags) file. Default: CSV to the standard output."
     )
     overwrite_output_file: bool = setting(False, "Replace the output file if it exists.")
     escape_formulas: bool = setting(
@@ -82,11 +86,12 @@ class PredictConfig(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_positive(self, "max_seq_length", "per_device_eval_batch_size")
+        require_encoding(self.encoding)
         self._check_dataset()
         if Path(self.output_file or "").suffix not in _PREDICTION_SUFFIXES:
             raise UserError(
-                f"{flag('output_file', self.output_file)} has an unknown ending. Use .csv, .tsv, .jsonl, .parquet or "
-                ".conll.",
+                f"{flag('output_file', self.output_file)} has an unknown ending. Use .csv, .tsv, .xlsx, .jsonl, "
+                ".parquet or .conll.",
                 setting="output_file",
             )
 
@@ -116,9 +121,16 @@ class ExtractionConfig(Config):
     REQUIRED = ("model_name_or_path", "input_file", "output_file", "layers")
 
     model_name_or_path: str = setting("", "Any BERT checkpoint: a folder or an id of the Hub.")
-    input_file: str = setting("", "A text on each line, or a .csv, .tsv, .jsonl or .parquet with a column of texts.")
+    input_file: str = setting(
+        "", "A text on each line, or a .csv, .tsv, .xlsx, .jsonl or .parquet with a column of texts."
+    )
     text_column: str = setting("text", "Column, or field of a JSON line, with the text.")
-    output_file: str = setting("", "Parquet file to write, with a row for each text.")
+    encoding: str = encoding_setting()
+    output_file: str = setting(
+        "",
+        "File to write, with a row for each text: .parquet or .jsonl; with pooling also .csv, .tsv or .xlsx, with a "
+        "column for each number.",
+    )
     overwrite_output_file: bool = setting(False, "Replace the output file if it exists.")
     layers: tuple[str, ...] = setting(
         ("last",),
@@ -135,11 +147,21 @@ class ExtractionConfig(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_positive(self, "max_seq_length", "per_device_eval_batch_size")
-        if not self.output_file.endswith(".parquet"):
+        require_encoding(self.encoding)
+        suffix = Path(self.output_file).suffix
+        if suffix in _FEATURE_SUFFIXES or (suffix in _TABLE_SUFFIXES and self.pooling != "none"):
+            return
+        if suffix in _TABLE_SUFFIXES:
             raise UserError(
-                f"{flag('output_file', self.output_file)}: features are written as Parquet. Use the ending .parquet.",
+                f"{flag('output_file', self.output_file)}: a vector for every token does not fit into a table. Use "
+                f".parquet or .jsonl, or add {flag('pooling', 'mean')}.",
                 setting="output_file",
             )
+        raise UserError(
+            f"{flag('output_file', self.output_file)} has an unknown ending. Use .parquet or .jsonl; with "
+            f"{flag('pooling')} also .csv, .tsv or .xlsx.",
+            setting="output_file",
+        )
 
 
 @dataclass(frozen=True)
@@ -162,13 +184,19 @@ class SentenceScoringConfig(Config):
         "", "A BERT checkpoint with its masked language model: a folder or an id of the Hub."
     )
     input_file: str | None = setting(
-        None, "A text on each line, or a .csv, .tsv, .jsonl or .parquet with a column of texts."
+        None, "A text on each line, or a .csv, .tsv, .xlsx, .jsonl or .parquet with a column of texts."
     )
     text_column: str = setting("text", "Column, or field of a JSON line, with the text.")
+    encoding: str = encoding_setting()
     minimal_pairs: tuple[str, ...] = setting(
-        (), "In place of input_file: files or folders of minimal pairs in BLiMP's form (.jsonl, also .gz and .xz)."
+        (),
+        "In place of input_file: files or folders of minimal pairs in BLiMP's form (.jsonl, also .gz and .xz, or a "
+        "table).",
     )
     output_dir: str = setting("", "Folder for scores.jsonl, or for results.json of minimal pairs.")
+    output_format: Literal["jsonl", "csv", "tsv", "xlsx", "parquet"] = setting(
+        "jsonl", "Format of the scores. The tables csv, tsv and xlsx have a row for each text, without its tokens."
+    )
     overwrite_output_dir: bool = setting(False, "Replace the content of the output folder.")
     method: Literal["within_word_l2r", "original"] = setting(
         "within_word_l2r",
@@ -180,6 +208,7 @@ class SentenceScoringConfig(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_positive(self, "batch_tokens")
+        require_encoding(self.encoding)
         if bool(self.input_file) == bool(self.minimal_pairs):
             raise UserError(
                 f"Set either {flag('input_file')} (a file of texts) or {flag('minimal_pairs')} (pairs of sentences to "

@@ -35,8 +35,8 @@ class NamedDataConfig(Config):
 
     dataset_name: str | None = setting(
         None,
-        "Your own data as a dataset: a Hub id such as org/name, a folder of CSV, JSON lines or Parquet files, or a "
-        "folder written by save_to_disk.",
+        "Your own data as a dataset: a Hub id such as org/name, or a folder. The folder has CSV, JSON lines or Parquet "
+        "files, or was written by save_to_disk.",
     )
     dataset_config_name: str | None = setting(None, "Configuration (subset) of the dataset, if it has several.")
     train_split_name: str | None = setting(None, "Split to train on; default: train.")

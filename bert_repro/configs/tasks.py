@@ -6,7 +6,7 @@ from functools import partial
 from typing import Literal
 
 from bert_repro.configs.base import Config, require_fraction, require_positive, setting
-from bert_repro.configs.finetuning import CustomDataConfig
+from bert_repro.configs.finetuning import CustomDataConfig, DefaultRate
 from bert_repro.configs.task_names import task_choices, task_help
 from bert_repro.errors import UserError, flag
 
@@ -30,10 +30,10 @@ class GlueConfig(CustomDataConfig):
         )
         print(config.learning_rate)  # for `bert_repro.finetune(config)`
 
-    Your files (.csv, .tsv, .jsonl) need a column text (or text_a and text_b) and a column label. GLUE comes from the
-    Hub, or with --data_dir from the folder of the official CoLA/, SST-2/, MRPC/ ... --preset glue-sweep uses the best
-    of the paper's four learning rates on dev, --num_restarts 5 of five seeds. BERT-base on dev: accuracy 84.4 MNLI-m,
-    86.7 MRPC, 92.7 SST-2. Estimated for one modern GPU: a minute for MRPC, under an hour for MNLI.
+    Your files (.csv, .tsv, .xlsx, .jsonl, .parquet) need a column text (or text_a and text_b) and a column label. GLUE
+    comes from the Hub, or with --data_dir from the folder of the official CoLA/, SST-2/, MRPC/ ... --preset glue-sweep
+    uses the best of the paper's four learning rates on dev, --num_restarts 5 of five seeds. BERT-base on dev: accuracy
+    84.4 MNLI-m, 86.7 MRPC, 92.7 SST-2. Estimated for one modern GPU: a minute for MRPC, under an hour for MNLI.
     """
 
     task_name: str = setting("", partial(task_help, "GlueConfig"), choices=partial(task_choices, "GlueConfig"))
@@ -44,7 +44,8 @@ class GlueConfig(CustomDataConfig):
     regression: bool = setting(False, "Custom data: labels are numbers to predict.")
     multi_label: bool = setting(
         False,
-        "Custom data: a row may have several labels, or none: a list in JSON lines, elsewhere a text such as `a|b`.",
+        "Custom data: a row may have several labels, or none. Write a list in JSON lines, elsewhere a text such as "
+        "`a|b`.",
     )
     class_weights: tuple[Literal["balanced"], ...] = setting(
         (), "Custom data: rare labels weigh more in the loss (balanced), as in scikit-learn."
@@ -114,14 +115,17 @@ class SwagConfig(CustomDataConfig):
         config = bert_repro.SwagConfig(model_name_or_path="org/bert", train_file="train.csv", do_train=True)
         print(config.max_seq_length)  # for `bert_repro.finetune(config)`
 
-    Your files (.csv, .tsv, .jsonl) need the columns sent1, sent2 (the beginning of the next sentence, may be empty),
-    ending0, ending1, further endings if there are any, and label (the number of the right ending, from 0). SWAG is
-    downloaded from the Hub, or read from --data_dir with its train.csv and val.csv. Dev accuracy: 81.6 (BERT-base),
-    86.6 (BERT-large); chance is 25.
+    Your files (.csv, .tsv, .xlsx, .jsonl, .parquet) need the columns sent1, sent2 (the beginning of the next sentence,
+    may be empty), ending0, ending1, further endings if there are any, and label (the number of the right ending, from
+    0). SWAG is downloaded from the Hub, or read from --data_dir with its train.csv and val.csv. Dev accuracy: 81.6
+    (BERT-base), 86.6 (BERT-large); chance is 25.
     """
 
     task_name: str = setting("swag", partial(task_help, "SwagConfig"), choices=partial(task_choices, "SwagConfig"))
-    learning_rate: float = setting(2e-5, "Peak learning rate.")
+    learning_rate: float = setting(
+        DefaultRate(2e-5),
+        "Peak learning rate. Default: 2e-5; small models 1e-4 (hidden size up to 512) or 3e-4 (up to 256).",
+    )
     max_seq_length: int = setting(
         128, "Tokens per sequence; an example has one sequence for each ending. Longer ones are truncated."
     )
@@ -145,14 +149,14 @@ class NerConfig(CustomDataConfig):
         print(config.max_seq_length)  # for `bert_repro.finetune(config)`
 
     A file has a word and its tag on each line, an empty line after each sentence, and -DOCSTART- lines between
-    documents. Entities may be tagged as BIO, IOB1, BIOES, BILOU, BMES and similar schemes.
+    documents. A .jsonl, .parquet, .csv or .xlsx file has the columns words and tags. Entities may be tagged as BIO,
+    IOB1, BIOES, BILOU, BMES and similar schemes.
     --data_dir is the folder of the official eng.train, eng.testa and eng.testb. Without it the Hub's copy is used, and
     its document boundaries are part of this package. --feature_based concat_last_four, or another row of Table 7,
     trains a BiLSTM on hidden states of the frozen encoder. Entity F1: 96.4 dev, 92.4 test (BERT-base).
     """
 
     task_name: Literal["conll2003"] = setting("conll2003", "Name of the task.")
-    learning_rate: float = setting(5e-5, "Peak learning rate.")
     max_seq_length: int = setting(512, "Tokens per window, including special tokens.")
     ner_context: Literal["tile", "sliding", "sentence"] = setting(
         "tile",
@@ -207,7 +211,8 @@ class SquadConfig(CustomDataConfig):
         config = bert_repro.SquadConfig(model_name_or_path="org/bert", task_name="squad_v2", do_train=True)
         print(config.doc_stride)  # for `bert_repro.finetune(config)`
 
-    Files are SQuAD's .json, or .csv, .tsv and .jsonl with the columns question, context and answer (empty for none).
+    Files are SQuAD's .json, or .csv, .tsv, .xlsx, .jsonl and .parquet with the columns question, context and answer
+    (empty for none).
     SQuAD comes from the Hub, or with --data_dir from the folder of train-v1.1.json, dev-v1.1.json ... For v2.0 the
     threshold for no answer is chosen on the dev set, as in the paper. --ensemble_with answers with several fine-tuned
     models. BERT-base on dev: EM 80.8, F1 88.5 (v1.1). Estimated for one modern GPU: half an hour.

@@ -1,4 +1,4 @@
-"""Reads documents from text files, JSON lines, Parquet (see `SUFFIXES`) and datasets of the Hugging Face Hub.
+"""Reads documents from text files, JSON lines, Parquet, tables (see `SUFFIXES`) and datasets of the Hugging Face Hub.
 
 `find_sources` turns the names that the user gave into sources; `read_documents` reads the documents of one source, from
 its beginning or from the middle. Documents come in input order, one at a time: memory contains one document (for
@@ -20,6 +20,7 @@ from typing import IO, Any, NamedTuple, cast
 
 from bert_repro.configs import TextConfig, TextSource, looks_like_a_folder
 from bert_repro.errors import UserError, flag
+from bert_repro.utils import tables
 from bert_repro.utils.files import file_digest, json_digest
 from bert_repro.utils.readers import (
     DAMAGED_COMPRESSION,
@@ -27,12 +28,17 @@ from bert_repro.utils.readers import (
     decode_line,
     decompressed,
     first_line,
+    format_of,
+    numbered_lines,
     parse_json,
 )
 
 logger = logging.getLogger("bert_repro")
 
-SUFFIXES = (".txt", ".txt.gz", ".txt.xz", ".jsonl", ".jsonl.gz", ".jsonl.xz", ".parquet")
+FOLDER_SUFFIXES = (".txt", ".txt.gz", ".txt.xz", ".jsonl", ".jsonl.gz", ".jsonl.xz", ".parquet")
+"""The files of a folder that are read. Tables next to them are often lists of the files, so they must be named."""
+_TABLE_SUFFIXES = (".csv", ".tsv", ".xlsx")
+SUFFIXES = (*FOLDER_SUFFIXES, *_TABLE_SUFFIXES)
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 PARQUET_BATCH_ROWS = 256
 _URL = re.compile(r"[a-z][a-z0-9+.-]+://")
@@ -84,7 +90,7 @@ class Source:
     @property
     def can_start_anywhere(self) -> bool:
         """Whether reading can start in the middle without reading what comes before."""
-        return self.revision is None and not self.name.endswith((".gz", ".xz"))
+        return self.revision is None and not self.name.endswith((".gz", ".xz", *_TABLE_SUFFIXES))
 
     @property
     def digest(self) -> str | None:
@@ -168,13 +174,14 @@ def _resolve(name: str) -> list[Source]:
 
 
 def _files_in(folder: Path) -> list[Path]:
-    files = [path for path in folder.rglob("*") if path.name.endswith(SUFFIXES) and path.is_file()]
+    files = [path for path in folder.rglob("*") if path.name.endswith(FOLDER_SUFFIXES) and path.is_file()]
     if not files:
         raise UserError(
-            f"The folder {folder} contains no corpus file. Corpus files end in one of {', '.join(SUFFIXES)}.",
+            f"The folder {folder} contains no corpus file. The files of a folder that are read end in one of "
+            f"{', '.join(FOLDER_SUFFIXES)}. Name tables ({', '.join(_TABLE_SUFFIXES)}) as files.",
             setting="input_files",
         )
-    logger.info("%s: reading %d files of these kinds: %s", folder, len(files), ", ".join(SUFFIXES))
+    logger.info("%s: reading %d files of these kinds: %s", folder, len(files), ", ".join(FOLDER_SUFFIXES))
     return sorted(files)
 
 
@@ -309,6 +316,8 @@ def _reader(source: Source, start: int) -> Iterator[Document]:
         return _read_hub(source)
     if source.name.endswith(".parquet"):
         return _read_parquet(source, start)
+    if source.name.endswith(_TABLE_SUFFIXES):
+        return _read_table(source)
     if ".jsonl" in Path(source.name).suffixes:
         return _read_json_lines(source, start)
     return _read_text(source, start)
@@ -347,6 +356,16 @@ def _read_json_lines(source: Source, start: int) -> Iterator[Document]:
         if not isinstance(row, dict):
             raise UserError(f"{place} is a {type(row).__name__}, not a JSON object. Write one object per line.")
         yield _row_document(row, place, source.options, line.start, line.end)
+
+
+def _read_table(source: Source) -> Iterator[Document]:
+    """Reads the rows of a CSV, TSV or Excel file. It is always read from its beginning."""
+    if is_url(source.location):
+        raise UserError(f"{source.name}: tables are only read from local files. Copy it.", setting="input_files")
+    path, encoding = Path(source.location), source.options.encoding
+    rows = tables.rows_of(path, format_of(path), lambda: numbered_lines(path, encoding))
+    for index, (number, row) in enumerate(tables.named_rows(path, rows)):
+        yield _row_document(row, f"{source.name}, line {number}", source.options, index, 0)
 
 
 def _read_parquet(source: Source, start: int) -> Iterator[Document]:
@@ -457,7 +476,7 @@ def _read_lines(source: Source, start: int) -> Iterator[_Line]:
             position = start
             for number, data in enumerate(decompressed(raw, Path(source.name).suffix), start=1):
                 # Only the first line of a file can have a byte-order mark.
-                text = decode_line(data, source.name, number if start == 0 else number + 1)
+                text = decode_line(data, source.name, number if start == 0 else number + 1, source.options.encoding)
                 line_start, position = position, raw.tell()
                 yield _Line(number, text, line_start, position)
     except DAMAGED_COMPRESSION as error:

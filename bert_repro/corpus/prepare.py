@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bert_repro.configs import CorpusConfig
+from bert_repro.configs import CorpusConfig, TextSource
 from bert_repro.corpus import plan as planning
 from bert_repro.corpus.cleaning import RULES_VERSION
 from bert_repro.corpus.documents import Source, find_sources, source_identities
@@ -46,6 +46,7 @@ from bert_repro.utils.claims import describe_claim, exclusive_claim, holds_claim
 from bert_repro.utils.files import UNFINISHED, followed, lock, replace_folder, scratch_path, unlock, write_json
 from bert_repro.utils.parts import Engine, make_parts
 from bert_repro.utils.readers import quoted, read_json_object
+from bert_repro.utils.text_encodings import is_utf8
 from bert_repro.utils.tokenizer_losses import TokenizerLosses
 
 if TYPE_CHECKING:
@@ -145,14 +146,25 @@ def _settings(config: CorpusConfig, sources: list[Source], tokenizer: "PreTraine
     return {
         "format_version": FORMAT_VERSION,
         "sources": source_identities(sources),
-        "sources_with": [vars(options) for options in config.sources] or None,
+        "sources_with": [_options_of(options) for options in config.sources] or None,
         "tokenizer_fingerprint": tokenizer_fingerprint(tokenizer),
         **{name: getattr(config, name) for name in _DECIDING_SETTINGS},
+        **_encoding_of(config),
         "rules_version": RULES_VERSION,
         "sentence_splitter": splitter,
         "sentence_splitter_version": splitter_version,
         "part_characters": planning.PART_CHARACTERS,
     }
+
+
+def _options_of(source: TextSource) -> dict[str, Any]:
+    options = {name: value for name, value in vars(source).items() if name != "encoding"}
+    return {**options, **_encoding_of(source)}
+
+
+def _encoding_of(settings: TextSource | CorpusConfig) -> dict[str, str]:
+    """Returns the encoding as a setting, if it is not UTF-8. Corpora that were prepared earlier do not name it."""
+    return {} if is_utf8(settings.encoding) else {"encoding": settings.encoding}
 
 
 def _finished_corpus(output_dir: Path, settings: dict[str, Any], overwrite: bool) -> dict[str, Any] | None:

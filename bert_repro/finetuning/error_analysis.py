@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from bert_repro.errors import UserError
-from bert_repro.tasks.data import csv_rows, tsv_rows
 from bert_repro.tasks.squad_scoring import answer_scores
 from bert_repro.utils.readers import json_rows, numbered_lines
+from bert_repro.utils.tables import csv_rows, tsv_rows
 
 Row = dict[str, Any]
 

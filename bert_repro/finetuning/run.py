@@ -57,8 +57,6 @@ logger = logging.getLogger("bert_repro")
 
 STEPS_WORTH_COMPILING = 2_500
 """Estimated, not measured: compiling takes 20 seconds and saves 8 ms of launching kernels in each step of BERT-base."""
-NARROW = 256
-"""Hidden size up to which the default learning rate, which suits BERT-base, is low."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,7 +135,7 @@ def _finetune(begun: run.Run[FinetuningConfig], task: Task, member: SweepMember 
 
 
 def _fitting_config(config: FinetuningConfig, tokenizer: "PreTrainedTokenizerBase") -> FinetuningConfig:
-    """Returns the settings with a default length that fits the checkpoint, and logs advice for small models.
+    """Returns the settings with a default length that fits the checkpoint.
 
     Raises:
         UserError: a length or a number of layers does not fit the checkpoint.
@@ -150,15 +148,6 @@ def _fitting_config(config: FinetuningConfig, tokenizer: "PreTrainedTokenizerBas
         logger.info("Using %s, the longest input that %s was trained on.", flag("max_seq_length", longest), name)
         config = dataclasses.replace(config, max_seq_length=longest)
     require_fit(config, shape)
-
-    has_default_rate = config.learning_rate == type(config).learning_rate
-    if config.do_train and has_default_rate and shape.hidden_size <= NARROW:
-        logger.info(
-            "This is a small model (hidden size %d). Small models usually score higher with %s %s.",
-            shape.hidden_size,
-            flag("learning_rate", 3e-4),
-            flag("bias_correction", True),
-        )
     return config
 
 

@@ -1,4 +1,4 @@
-"""Features of a frozen encoder for any text file (paper 5.3): texts in, Parquet out.
+"""Features of a frozen encoder for any text file (paper 5.3): texts in, Parquet, JSON lines or a table out.
 
 Each text is a row with `tokens` and `features`, one vector per token. If texts are pooled, a row is one vector.
 Texts are read, encoded and written a batch at a time, so memory does not grow with a file of lines. A table is read as
@@ -9,7 +9,7 @@ import json
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +23,7 @@ from tqdm.auto import tqdm
 from bert_repro.configs import ExtractionConfig
 from bert_repro.errors import NonFiniteError, UserError, flag
 from bert_repro.inference.loaded_model import LoadedModel, read_texts
+from bert_repro.inference.record_files import write_records
 from bert_repro.models.modeling_bert_repro import BertReproModel
 from bert_repro.tasks.encoding import join, special_ids, token_ids
 from bert_repro.utils.files import atomic_path
@@ -87,19 +88,24 @@ def extract_features(config: ExtractionConfig) -> dict[str, Any]:
 
     # Write a batch at a time.
     counts = _Counts()
-    schema = _schema(config, layers, dimension)
     path = Path(config.output_file)
-    with atomic_path(path) as unfinished, parquet.ParquetWriter(unfinished, schema) as writer, tqdm(unit="text") as bar:
-        for texts in _tokenized_batches(config, loaded):
-            encoded = _encode(texts, layers, config, loaded)
-            writer.write_batch(_record_batch(encoded, schema))
-            counts.add(texts)
-            bar.update(len(texts))
-        if counts.texts == 0:
-            raise UserError(
-                f"{flag('input_file', config.input_file)} contains no texts. Use a file with at least one.",
-                setting="input_file",
-            )
+    batches = _encoded_batches(config, loaded, layers, counts)
+    first = next(batches, None)
+    if first is None:
+        raise UserError(
+            f"{flag('input_file', config.input_file)} contains no texts. Use a file with at least one.",
+            setting="input_file",
+        )
+    with atomic_path(path) as unfinished:
+        if path.suffix == ".parquet":
+            schema = _schema(config, layers, dimension)
+            with parquet.ParquetWriter(unfinished, schema) as writer:
+                for encoded in chain([first], batches):
+                    writer.write_batch(_record_batch(encoded, schema))
+        else:
+            is_table = path.suffix != ".jsonl"
+            record_batches = (_records(encoded, config, is_table=is_table) for encoded in chain([first], batches))
+            write_records(record_batches, unfinished, path.suffix)
     logger.info(
         "Wrote %s: %d texts, %d tokens, %d texts truncated.", path, counts.texts, counts.tokens, counts.truncated
     )
@@ -152,12 +158,37 @@ def resolve_layers(names: Sequence[str], num_layers: int) -> tuple[int, ...]:
     return tuple(resolved)
 
 
+def _encoded_batches(
+    config: ExtractionConfig, loaded: LoadedModel, layers: Sequence[int], counts: _Counts
+) -> Iterator[list[EncodedText]]:
+    """Yields the features of the texts, a batch at a time, and counts the texts."""
+    with tqdm(unit="text") as bar:
+        for texts in _tokenized_batches(config, loaded):
+            counts.add(texts)
+            yield _encode(texts, layers, config, loaded)
+            bar.update(len(texts))
+
+
+def _records(texts: Sequence[EncodedText], config: ExtractionConfig, *, is_table: bool) -> list[dict[str, Any]]:
+    """Returns a record for each text: a column for each number of its vector, or lists as in the Parquet file."""
+    records: list[dict[str, Any]] = []
+    for text in texts:
+        vectors = text.features.tolist()
+        if is_table:
+            records.append({f"feature_{index}": value for index, value in enumerate(vectors[0])})
+        elif config.pooling == "none":
+            records.append({"tokens": text.tokens, "features": vectors})
+        else:
+            records.append({"features": vectors[0]})
+    return records
+
+
 def _tokenized_batches(config: ExtractionConfig, loaded: LoadedModel) -> Iterator[list[dict[str, Any]]]:
     """Yields tokenized texts of the input, a batch at a time."""
     cls, sep = special_ids(loaded.tokenizer)
     # [CLS] and [SEP] count too.
     most_tokens = config.max_seq_length - 2
-    texts = read_texts(Path(config.input_file), config.text_column)
+    texts = read_texts(Path(config.input_file), config.text_column, config.encoding)
     while batch := list(islice(texts, config.per_device_eval_batch_size)):
         tokenized = []
         for ids in token_ids(loaded.tokenizer, batch):

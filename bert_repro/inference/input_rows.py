@@ -11,31 +11,24 @@ known. Data in memory, and JSON files that are one value, are divided without be
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from bert_repro.errors import UserError
-from bert_repro.tasks.data import (
-    as_dataset,
-    complete_rows,
-    csv_rows,
-    require_unique_names,
-    tsv_rows,
-    uses_csv_quoting,
-)
+from bert_repro.tasks.data import as_dataset
+from bert_repro.tasks.tagged_tables import is_tagged_table, tagged_table_rows
 from bert_repro.tasks.tagged_text import find_layout, tagged_sentences
+from bert_repro.utils import tables
 from bert_repro.utils.readers import json_rows
+from bert_repro.utils.tables import LineReader
 
 if TYPE_CHECKING:
     import datasets
 
 Row = dict[str, Any]
-Lines = Iterator[tuple[int, str]]
-"""Numbers and texts of lines, without line ends."""
-LineReader = Callable[[], Lines]
-"""Opens the input again and reads its lines from the beginning."""
 
 ROWS_PER_PART = 8192
 """As many as `finetuning.outputs` computes at once, so that parts do not change which rows share a batch."""
@@ -244,31 +237,28 @@ def _arrow_path(folder: Path, number: int) -> Path:
 # --- Reading files row by row -----------------------------------------------------------------------------------------
 
 
-def table_rows(read_lines: LineReader, where: str, kind: str) -> Iterator[Row]:
-    """Yields the rows of a CSV or TSV file, with the rules of `tasks.data.read_file`.
+def table_rows(read_lines: LineReader, path: Path, kind: str, *, has_tags: bool) -> Iterator[Row]:
+    """Yields the rows of a CSV, TSV or Excel file, with the rules of `tasks.data.read_file`.
 
     Args:
         read_lines: reads the file.
-        where: what messages call it.
-        kind: `csv` or `tsv`.
+        path: what messages call it; for Excel the file itself.
+        kind: one of `tables.KINDS`.
+        has_tags: whether columns of words and tags are read as `tasks.tagged_tables` says.
 
     Raises:
         UserError: a row is not valid, or two columns have one name.
     """
-    rows: Iterator[tuple[int, list[str]]]
-    path = Path(where)
-    if kind == "csv":
-        rows = csv_rows(path, read_lines())
-    elif uses_csv_quoting(read_lines()):
-        rows = csv_rows(path, read_lines(), "\t")
-    else:
-        rows = tsv_rows(read_lines())
-
-    _, names = next(rows, (0, []))
-    require_unique_names(path, names)
-    places = {name: names.index(name) for name in names}
-    for fields in complete_rows(path, rows, len(names), drop_incomplete=False):
-        yield {name: fields[place] for name, place in places.items()}
+    named_rows = tables.named_rows(path, tables.rows_of(path, kind, read_lines))
+    first = next(named_rows, None)
+    if first is None:
+        return
+    all_rows = chain([first], named_rows)
+    if has_tags and is_tagged_table(list(first[1])):
+        yield from tagged_table_rows(path, all_rows)
+        return
+    for _, row in all_rows:
+        yield row
 
 
 def json_line_rows(read_lines: LineReader, where: str) -> Iterator[Row] | None:

@@ -14,6 +14,7 @@ from bert_repro.tasks.columns import require_columns, texts
 from bert_repro.tasks.data import TABLES, read_file
 from bert_repro.training.batches import Batch, collate_features, on_device
 from bert_repro.utils.readers import format_of, numbered_lines
+from bert_repro.utils.text_encodings import UTF_8
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -70,16 +71,21 @@ class LoadedModel:
         return torch.autocast(self.model.device.type, torch.bfloat16, enabled=self.mixed_precision == "bf16")
 
 
-def read_texts(path: Path, column: str) -> Iterator[str]:
+def read_texts(path: Path, column: str, encoding: str = UTF_8) -> Iterator[str]:
     """Yields the texts of a file: a column of a table or of JSON lines, else each line, even an empty one.
 
+    Args:
+        path: the file.
+        column: the column.
+        encoding: encoding of a file of text.
+
     Raises:
-        UserError: a line is not UTF-8, or the file has no such column of texts.
+        UserError: the file has another encoding, or has no such column of texts.
     """
     if format_of(path) not in TABLES:
-        for _, line in numbered_lines(path):
+        for _, line in numbered_lines(path, encoding):
             yield line
         return
-    rows = read_file(path)
+    rows = read_file(path, encoding=encoding)
     require_columns(rows, [column], str(path), f"name the column of text with {flag('text_column')}")
     yield from texts(rows, column, str(path), missing="")

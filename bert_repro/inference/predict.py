@@ -38,7 +38,6 @@ from bert_repro.configs import GlueConfig, NerConfig, PredictConfig, SquadConfig
 from bert_repro.errors import UserError, flag
 from bert_repro.inference.input_rows import (
     InputRows,
-    LineReader,
     Row,
     RowRange,
     RowsInMemory,
@@ -49,10 +48,11 @@ from bert_repro.inference.input_rows import (
     write_rows,
 )
 from bert_repro.inference.predictor import Answers, Predictor, ScoredRows, family_of, results_of_training
-from bert_repro.inference.record_files import Record, header, join_parts, lines_of, write_part
+from bert_repro.inference.record_files import Record, header, join_parts, lines_of, part_suffix, write_part
 from bert_repro.models.loading import load_config
 from bert_repro.tasks.data import TABLES, TAGGED_SUFFIXES, read_file
 from bert_repro.tasks.named_datasets import identity_of, read_split
+from bert_repro.utils import tables
 from bert_repro.utils.files import (
     atomic_path,
     disk_errors,
@@ -64,8 +64,10 @@ from bert_repro.utils.files import (
     write_json,
 )
 from bert_repro.utils.process import broadcast, is_main_process, world_size
-from bert_repro.utils.readers import decode_line, format_of, numbered_lines, quoted, read_json_object
+from bert_repro.utils.readers import decoded_lines, format_of, numbered_lines, quoted, read_json_object
+from bert_repro.utils.spreadsheets import require_writable
 from bert_repro.utils.streams import without_controls
+from bert_repro.utils.tables import LineReader
 
 if TYPE_CHECKING:
     import datasets
@@ -241,6 +243,8 @@ class _Prediction:
             self.config, self.rows.column_names, self.where, is_single_part=len(self.rows.parts) == 1
         )
         self.suffix = Path(self.config.output_file or "").suffix or ".csv"
+        if self.suffix == ".xlsx":
+            require_writable(Path(str(self.config.output_file)), self.num_rows)
 
     def run(self) -> list[PartFacts]:
         """Answers all parts that are not finished and returns the facts about every part."""
@@ -333,7 +337,7 @@ class _Prediction:
         return facts
 
     def _part_path(self, number: int) -> Path:
-        return self.folder / f"part-{number:05d}{self.suffix}"
+        return self.folder / f"part-{number:05d}{part_suffix(self.suffix)}"
 
     def _finished(self, part: RowRange) -> PartFacts | None:
         """Returns the facts about a part that an earlier process has finished, or None."""
@@ -434,8 +438,8 @@ def _read_input(config: PredictConfig, folder: Path) -> InputRows:
         return write_parquet_rows(Path(where), folder)
 
     read_lines = _line_reader(config, folder)
-    if kind in ("csv", "tsv"):
-        rows: Iterator[Row] | None = table_rows(read_lines, where, kind)
+    if kind in tables.KINDS:
+        rows: Iterator[Row] | None = table_rows(read_lines, Path(where), kind, has_tags=keeps_documents)
     elif kind == "conll":
         rows = tagged_rows(read_lines, where)
     elif kind in ("jsonl", "json"):
@@ -471,7 +475,7 @@ def _line_reader(config: PredictConfig, folder: Path) -> LineReader:
     """Returns a function that reads the lines of the input. The standard input is copied to a file first."""
     if config.input_file is not None:
         path = Path(config.input_file)
-        return lambda: numbered_lines(path)
+        return lambda: numbered_lines(path, config.encoding)
 
     if sys.stdin.isatty():
         logger.info("Reading texts, one on each line. End them with Ctrl-D.")
@@ -482,8 +486,7 @@ def _line_reader(config: PredictConfig, folder: Path) -> LineReader:
 
     def read_copy() -> Iterator[tuple[int, str]]:
         with copy.open("rb") as file:
-            for number, line in enumerate(file, start=1):
-                yield number, decode_line(line, _STANDARD_INPUT, number)
+            yield from decoded_lines(file, _STANDARD_INPUT, config.encoding)
 
     return read_copy
 
@@ -510,7 +513,7 @@ def _text_rows(config: PredictConfig, read_lines: LineReader, where: str, folder
                 f"{flag('context_file')}, or use a .csv or .jsonl file with question and context.",
                 setting="context_file",
             )
-        context = "\n".join(line for _, line in numbered_lines(Path(config.context_file)))
+        context = "\n".join(line for _, line in numbered_lines(Path(config.context_file), config.encoding))
         questions = ({"question": line} for _, line in read_lines())
         return write_rows(questions, folder, where, keeps_documents=False, constants={"context": context})
     return write_rows(({"text": line} for _, line in read_lines()), folder, where, keeps_documents=False)

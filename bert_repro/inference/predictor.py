@@ -28,7 +28,7 @@ from bert_repro.tasks.base import Predictions, Task
 from bert_repro.tasks.columns import find_text_columns, require_columns, texts
 from bert_repro.tasks.data import as_dataset
 from bert_repro.tasks.multi_label import MultiLabelTask
-from bert_repro.tasks.tagging import TAG_COLUMNS, WORD_COLUMNS
+from bert_repro.tasks.tagged_text import TAG_COLUMNS, WORD_COLUMNS
 from bert_repro.training.performance import resolve_precision
 from bert_repro.training.run import forget_precision, load_model
 

@@ -1,28 +1,70 @@
-"""Writes the records of `predict`: as CSV, TSV, JSON lines, Parquet, or tagged text.
+"""Writes records: as CSV, TSV, JSON lines, Parquet, Excel, or tagged text.
 
 A part has the form of the output file, without the row of column names. So joining parts is copying their bytes; only
-Parquet is read and written again.
+Parquet is read and written again, and the parts of an Excel file are JSON lines.
 """
 
 import csv
 import io
 import json
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, TextIO
 
-from bert_repro.tasks.tagged_text import join_written_text, write_tagged_text
-from bert_repro.tasks.tagging import TAG_COLUMNS, WORD_COLUMNS
+from bert_repro.tasks.tagged_text import TAG_COLUMNS, WORD_COLUMNS, join_written_text, write_tagged_text
+from bert_repro.utils.spreadsheets import write_sheet
 
 Record = dict[str, Any]
 
-SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet", ".conll")
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 
 
 _FORMULA_SIGNS = ("=", "+", "-", "@", "\t", "\r")
 """A spreadsheet runs a cell that begins with one of these, even if it was written by a stranger."""
+
+
+def write_records(batches: Iterable[Sequence[Record]], path: Path, suffix: str) -> None:
+    """Writes records to one file, batch by batch.
+
+    Args:
+        batches: at least one record; all records have the same names.
+        path: the file.
+        suffix: the form: .csv, .tsv, .jsonl, .parquet or .xlsx.
+    """
+    batches = iter(batches)
+    first = next(batches)
+    columns = list(first[0])
+    all_batches = chain([first], batches)
+    if suffix == ".xlsx":
+        flat_records = (_flat(record) for batch in all_batches for record in batch)
+        write_sheet(path, columns, (list(record.values()) for record in flat_records))
+    elif suffix == ".parquet":
+        _write_parquet(all_batches, path)
+    else:
+        with path.open("w", encoding="utf-8", newline="") as file:
+            file.write(header(columns, suffix))
+            for batch in all_batches:
+                _write_rows(batch, file, suffix, escape_formulas=False)
+
+
+def _write_parquet(batches: Iterable[Sequence[Record]], path: Path) -> None:
+    import pyarrow
+    from pyarrow import parquet
+
+    tables = map(pyarrow.Table.from_pylist, map(list, batches))
+    first = next(tables)
+    with parquet.ParquetWriter(path, first.schema) as writer:
+        writer.write_table(first)
+        for table in tables:
+            writer.write_table(table.cast(first.schema))
+
+
+def part_suffix(suffix: str) -> str:
+    """Returns the suffix of the parts of a file with this suffix."""
+    # An Excel file is a zip archive, which can only be written as a whole.
+    return ".jsonl" if suffix == ".xlsx" else suffix
 
 
 def write_part(records: Sequence[Record], path: Path, *, escape_formulas: bool = False) -> None:
@@ -40,18 +82,24 @@ def write_part(records: Sequence[Record], path: Path, *, escape_formulas: bool =
         parquet.write_table(pyarrow.Table.from_pylist(list(records)), path)
         return
     with path.open("w", encoding="utf-8", newline="") as file:
-        if path.suffix == ".jsonl":
-            for record in records:
-                file.write(json.dumps(record, ensure_ascii=False) + "\n")
-        elif path.suffix == ".conll":
-            _write_tagged(records, file)
-        else:
-            writer = csv.DictWriter(file, list(records[0]), lineterminator="\n", delimiter=_DELIMITERS[path.suffix])
-            for record in records:
-                row = _flat(record)
-                if escape_formulas:
-                    row = {name: _without_formula(value) for name, value in row.items()}
-                writer.writerow(row)
+        _write_rows(records, file, path.suffix, escape_formulas=escape_formulas)
+
+
+def _write_rows(records: Sequence[Record], file: TextIO, suffix: str, *, escape_formulas: bool) -> None:
+    """Writes records to a file of text, without the row of column names."""
+    if suffix == ".jsonl":
+        for record in records:
+            file.write(json.dumps(record, ensure_ascii=False) + "\n")
+        return
+    if suffix == ".conll":
+        _write_tagged(records, file)
+        return
+    writer = csv.DictWriter(file, list(records[0]), lineterminator="\n", delimiter=_DELIMITERS[suffix])
+    for record in records:
+        row = _flat(record)
+        if escape_formulas:
+            row = {name: _without_formula(value) for name, value in row.items()}
+        writer.writerow(row)
 
 
 def _flat(record: Record) -> Record:
@@ -103,8 +151,11 @@ def join_parts(parts: Sequence[Path], columns: Sequence[str], target: Path, *, s
         parts: files from `write_part`, in order.
         columns: the names of the columns.
         target: the file to write.
-        suffix: the suffix of the parts.
+        suffix: the suffix of the output file.
     """
+    if suffix == ".xlsx":
+        write_sheet(target, columns, _sheet_rows(parts, columns))
+        return
     if suffix == ".parquet":
         _join_parquet(parts, target)
         return
@@ -128,6 +179,13 @@ def _join_parquet(parts: Sequence[Path], target: Path) -> None:
     with parquet.ParquetWriter(target, schema) as writer:
         for table in map(parquet.read_table, parts):
             writer.write_table(table.select(schema.names).cast(schema))
+
+
+def _sheet_rows(parts: Sequence[Path], columns: Sequence[str]) -> Iterator[list[Any]]:
+    for part in parts:
+        for line in lines_of(part):
+            record = _flat(json.loads(line))
+            yield [record[column] for column in columns]
 
 
 def lines_of(part: Path) -> Iterator[str]:

@@ -8,18 +8,17 @@ masks the pieces to its right (Kauf and Ivanova, 2023, "A Better Way to Do Maske
     n tokens of a sentence     L its tokens with [CLS] and [SEP], n + 2     P masked copies in a batch
 
 Minimal pairs: how often the model prefers the acceptable sentence (BLiMP, Warstadt et al., 2020). Files are BLiMP's, or
-have the same form: JSON lines (also .gz, .xz) with `sentence_good` and `sentence_bad`, and optionally `UID` (the
-paradigm), `linguistics_term` (the phenomenon) and `field`.
+have the same form: JSON lines (also .gz, .xz) or a table (CSV, TSV, Excel, Parquet) with `sentence_good` and
+`sentence_bad`, and optionally `UID` (the paradigm), `linguistics_term` (the phenomenon) and `field`.
 """
 
-import json
 import logging
 import math
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
-from itertools import islice
+from dataclasses import asdict, dataclass
+from itertools import chain, islice
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -32,20 +31,24 @@ from tqdm.auto import tqdm
 from bert_repro.configs import SentenceScoringConfig
 from bert_repro.errors import NonFiniteError, UserError, flag
 from bert_repro.inference.loaded_model import LoadedModel, read_texts
+from bert_repro.inference.record_files import write_records
 from bert_repro.models.cpu_kernels import use_cpu_kernels
 from bert_repro.models.loading import longest_input
 from bert_repro.models.modeling_bert_repro import BertReproForMaskedLM
+from bert_repro.tasks.data import TABLES, read_file
 from bert_repro.tasks.encoding import special_ids, tokenized
-from bert_repro.utils.files import RESULTS, atomic_file, write_json
-from bert_repro.utils.readers import json_rows, numbered_lines
+from bert_repro.utils.files import RESULTS, atomic_path, write_json
+from bert_repro.utils.readers import format_of, json_rows, numbered_lines
+from bert_repro.utils.text_encodings import UTF_8
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 logger = logging.getLogger("bert_repro")
 
-SCORES_FILE = "scores.jsonl"
-PAIR_SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.xz")
+SCORES = "scores"
+_FORMS_WITH_LISTS = ("jsonl", "parquet")
+PAIR_SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.xz", ".csv", ".tsv", ".xlsx", ".parquet")
 _LEVELS = {"paradigm": "UID", "phenomenon": "linguistics_term", "field": "field"}
 """Level of the results -> field of a pair."""
 _SENTENCES_AT_A_TIME = 2000
@@ -259,32 +262,59 @@ def _score(
 
 
 def _score_texts(config: SentenceScoringConfig, path: Path, loaded: LoadedModel) -> None:
-    """Writes the score of every text to scores.jsonl."""
-    target = Path(config.output_dir) / SCORES_FILE
-    texts = enumerate(read_texts(path, config.text_column), start=1)
-    num_texts = num_tokens = 0
-    total = 0.0
-    with atomic_file(target) as file, tqdm(unit="sentence") as bar:
-        while chunk := list(islice(texts, _SENTENCES_AT_A_TIME)):
-            sentences = [text for _, text in chunk]
-            names = [f"{path}, text {number}" for number, _ in chunk]
-            for text, score in zip(sentences, _score(config, loaded, sentences, names), strict=True):
-                file.write(json.dumps(_record(text, score), ensure_ascii=False) + "\n")
-                num_texts += 1
-                num_tokens += len(score.tokens)
-                total += score.total
-            bar.update(len(chunk))
-        if num_texts == 0:
-            raise UserError(
-                f"{flag('input_file', path)} contains no texts. Use a file with at least one.", setting="input_file"
-            )
+    """Writes the score of every text to scores.jsonl, or to a table."""
+    suffix = f".{config.output_format}"
+    target = Path(config.output_dir) / f"{SCORES}{suffix}"
+    totals = _Totals()
+    batches = _scored_texts(config, path, loaded, totals)
+    first = next(batches, None)
+    if first is None:
+        raise UserError(
+            f"{flag('input_file', path)} contains no texts. Use a file with at least one.", setting="input_file"
+        )
+    with atomic_path(target) as unfinished:
+        write_records(chain([first], batches), unfinished, suffix)
     logger.info(
-        "Wrote %s: %d sentences, %d tokens, %.4f nats per token.", target, num_texts, num_tokens, -total / num_tokens
+        "Wrote %s: %d sentences, %d tokens, %.4f nats per token.",
+        target,
+        totals.texts,
+        totals.tokens,
+        -totals.score / totals.tokens,
     )
 
 
-def _record(text: str, score: SentenceScore) -> dict[str, Any]:
-    """Returns the JSON object of a text in scores.jsonl."""
+@dataclass
+class _Totals:
+    """What was scored so far."""
+
+    texts: int = 0
+    tokens: int = 0
+    score: float = 0.0
+
+
+def _scored_texts(
+    config: SentenceScoringConfig, path: Path, loaded: LoadedModel, totals: _Totals
+) -> Iterator[list[dict[str, Any]]]:
+    """Yields the records of the texts, some at a time, and adds them to the totals."""
+    texts = enumerate(read_texts(path, config.text_column, config.encoding), start=1)
+    with tqdm(unit="sentence") as bar:
+        while chunk := list(islice(texts, _SENTENCES_AT_A_TIME)):
+            sentences = [text for _, text in chunk]
+            names = [f"{path}, text {number}" for number, _ in chunk]
+            records = []
+            for text, score in zip(sentences, _score(config, loaded, sentences, names), strict=True):
+                records.append(_record(text, score, with_tokens=config.output_format in _FORMS_WITH_LISTS))
+                totals.texts += 1
+                totals.tokens += len(score.tokens)
+                totals.score += score.total
+            bar.update(len(chunk))
+            yield records
+
+
+def _record(text: str, score: SentenceScore, *, with_tokens: bool) -> dict[str, Any]:
+    """Returns the record of a text: with all of its tokens, or with their number for a table of texts and numbers."""
+    if not with_tokens:
+        return {"text": text, "score": score.total, "tokens": len(score.tokens)}
     pairs = zip(score.tokens, score.log_probabilities, strict=True)
     tokens = [{"token": token, "log_probability": value} for token, value in pairs]
     return {"text": text, "score": score.total, "tokens": tokens}
@@ -331,15 +361,18 @@ def find_pair_files(names: Sequence[str]) -> list[Path]:
     return files
 
 
-def read_pairs(path: Path) -> list[MinimalPair]:
+def read_pairs(path: Path, encoding: str = UTF_8) -> list[MinimalPair]:
     """Reads the pairs of one file. Without `UID` the file's name is the paradigm.
+
+    Args:
+        path: JSON lines, or a table with the same columns.
+        encoding: its encoding, if it is a file of text.
 
     Raises:
         UserError: the file is damaged, or a row lacks a sentence.
     """
     pairs = []
-    for number, row in json_rows(numbered_lines(path), path):
-        place = f"{path}, line {number}"
+    for place, row in _rows_of_pairs(path, encoding):
         for name in ("sentence_good", "sentence_bad"):
             if not str(row.get(name) or "").strip():
                 raise UserError(f"{place}: the field {name!r} has no text. Write a sentence.")
@@ -351,11 +384,22 @@ def read_pairs(path: Path) -> list[MinimalPair]:
     return pairs
 
 
+def _rows_of_pairs(path: Path, encoding: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields the place of each row, for messages, and the row."""
+    kind = format_of(path)
+    if kind == "jsonl" or kind not in TABLES:
+        for number, row in json_rows(numbered_lines(path, encoding), path):
+            yield f"{path}, line {number}", row
+        return
+    for number, row in enumerate(read_file(path, encoding=encoding), start=1):
+        yield f"{path}, row {number}", row
+
+
 def _score_pairs(config: SentenceScoringConfig, files: Sequence[Path], loaded: LoadedModel) -> None:
     """Scores every pair and writes results.json."""
     began = time.perf_counter()
     # Read all files first, so that a bad row is refused before hours of scoring.
-    pairs_of_files = [read_pairs(path) for path in files]
+    pairs_of_files = [read_pairs(path, config.encoding) for path in files]
     margins: list[tuple[MinimalPair, float]] = []
     for pairs in tqdm(pairs_of_files, unit="file"):
         sentences: list[str] = []

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bert_repro.configs import CustomDataConfig, FinetuningConfig, GlueConfig, NerConfig, SquadConfig, SwagConfig
@@ -47,11 +48,13 @@ def configured_task(config: FinetuningConfig, data: "Mapping[str, datasets.Datas
     """
     if data is None and isinstance(config, CustomDataConfig) and config.dataset_name is not None:
         return _task_of_named_dataset(config)
-    files = config.data_files if isinstance(config, CustomDataConfig) else {}
+    files: Mapping[str, Path] = {}
     rows = dict(data or {})
-    if not rows:
-        for split, path in files.items():
-            rows[split] = read_file(path, tagged=isinstance(config, NerConfig))
+    if isinstance(config, CustomDataConfig):
+        files = config.data_files
+        if not rows:
+            for split, path in files.items():
+                rows[split] = read_file(path, tagged=isinstance(config, NerConfig), encoding=config.encoding)
     # What messages call the data.
     names = {split: str(files.get(split, split)) for split in rows}
     return _task_of_rows(config, rows, names)

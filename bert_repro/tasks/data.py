@@ -1,27 +1,28 @@
 """Reads data: a user's file, data in memory or a dataset of the Hub enters, a `datasets.Dataset` leaves.
 
-Data in memory is a data frame, a list of rows, a dict of columns or a dataset. Files are tables (CSV, TSV, JSON lines,
-JSON, Parquet), SQuAD's JSON and tagged text. Everyday mistakes are reported here as a `UserError` of one line. Line
-numbers are those of an editor; row numbers count from 1 and do not count the row of column names.
+Data in memory is a data frame, a list of rows, a dict of columns or a dataset. Files are tables (CSV, TSV, Excel, JSON
+lines, JSON, Parquet), SQuAD's JSON and tagged text. Everyday mistakes are reported here as a `UserError` of one line.
+Line numbers are those of an editor; row numbers count from 1 and do not count the row of column names.
 
 What is in the columns is read by `columns.py`.
 """
 
-import csv
 import json
 import logging
 import math
-import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 from bert_repro.configs.base import hub_is_reachable, nearest
 from bert_repro.errors import UserError, flag
+from bert_repro.tasks.tagged_tables import tagged_table_rows
 from bert_repro.tasks.tagged_text import read_tagged_text
+from bert_repro.utils import tables
 from bert_repro.utils.readers import first_line, format_of, json_rows, numbered_lines, quoted
+from bert_repro.utils.tables import Lines
+from bert_repro.utils.text_encodings import UTF_8
 
 if TYPE_CHECKING:
     import datasets
@@ -32,16 +33,11 @@ logger = logging.getLogger("bert_repro")
 Data: TypeAlias = Union[
     str, Path, "datasets.Dataset", "pandas.DataFrame", Sequence[Mapping[str, Any]], Mapping[str, Sequence[Any]]
 ]
-Lines: TypeAlias = Iterable[tuple[int, str]]
-"""Numbers and texts of lines, without line ends."""
-Rows: TypeAlias = Iterable[tuple[int, list[str]]]
-"""Line numbers and fields of a table's rows. The row of an empty line has no fields."""
 
 SPLIT_ROWS: dict[tuple[str, str], int] = {}
 """The same as `bert_repro.tasks.SPLIT_ROWS`, which fills it."""
-TABLES = ("csv", "tsv", "jsonl", "json", "parquet")
+TABLES = ("csv", "tsv", "xlsx", "jsonl", "json", "parquet")
 TAGGED_SUFFIXES = (".txt", ".conll", ".bio", ".iob", ".iob2")
-_QUOTED = re.compile(r'"([^"]|"")*"')
 
 
 # --- Data in memory ---------------------------------------------------------------------------------------------------
@@ -206,18 +202,27 @@ def _reason(error: Exception) -> str:
 
 
 def read_file(
-    path: Path, *, tagged: bool = False, lines: Lines | None = None, kind: str | None = None
+    path: Path,
+    *,
+    tagged: bool = False,
+    lines: Lines | None = None,
+    kind: str | None = None,
+    encoding: str = UTF_8,
 ) -> "datasets.Dataset":
-    """Reads a .csv, .tsv, .jsonl, .json, .parquet file or tagged text; all but Parquet may be compressed (.gz, .xz).
+    """Reads a table (.csv, .tsv, .xlsx), JSON lines, JSON, Parquet or tagged text.
+
+    Files of text may be compressed (.gz, .xz).
 
     Args:
         path: the file; its suffix says the format.
-        tagged: a file that is not .jsonl, .json or .parquet is tagged text (`read_tagged_text`).
-        lines: the content, if it does not come from the file (standard input).
+        tagged: the rows are tagged sentences. Other files than .jsonl, .json, .parquet and tables are tagged text
+            (`read_tagged_text`); a .tsv too, because most tagged text has tabs.
+        lines: the content, if it does not come from the file (standard input); for TSV it is read twice.
         kind: the format, instead of the suffix.
+        encoding: encoding of a file of text.
 
     Raises:
-        UserError: the file is missing, empty, damaged, of another format, not UTF-8, or has a bad row.
+        UserError: the file is missing, empty, damaged, of another format or encoding, or has a bad row.
     """
     kind = kind or format_of(path)
     if lines is None and not path.is_file():
@@ -225,26 +230,30 @@ def read_file(
     if kind == "parquet":
         return _read_parquet(path)
 
-    lines = numbered_lines(path) if lines is None else lines
+    def read_lines() -> Lines:
+        return numbered_lines(path, encoding) if lines is None else lines
+
     if kind in ("jsonl", "json"):
-        return _read_json(path, list(lines))
-    if tagged and kind == "csv":
+        return _read_json(path, list(read_lines()))
+    is_table = kind in tables.KINDS
+    if tagged and (kind == "tsv" or not is_table):
+        return read_tagged_text(path, read_lines())
+    if not is_table:
         raise UserError(
-            f"{path}: token classification does not read CSV. Use a .txt file with one word and its tag per line, or a "
-            ".jsonl file."
+            f"{path}: unknown format. Use a .csv, .tsv, .xlsx, .jsonl, .json or .parquet file.{_hint_for(kind)}"
         )
+
+    rows = tables.rows_of(path, kind, read_lines)
     if tagged:
-        return read_tagged_text(path, lines)
-    if kind == "csv":
-        return _table(path, csv_rows(path, lines))
-    if kind == "tsv":
-        tsv_lines = list(lines)
-        # GLUE's TSV files use quotation marks as ordinary characters. pandas and spreadsheets instead put a field that
-        # contains quotes into quotes and double the inner ones. The fields tell which of the two it is.
-        if uses_csv_quoting(tsv_lines):
-            return _table(path, csv_rows(path, tsv_lines, "\t"))
-        return _table(path, tsv_rows(tsv_lines))
-    raise UserError(f"{path}: unknown format. Use a .csv, .tsv, .jsonl, .json or .parquet file.")
+        return _from_rows(list(tagged_table_rows(path, tables.named_rows(path, rows))), str(path))
+    return _table(path, rows)
+
+
+def _hint_for(kind: str) -> str:
+    """Returns what to do about a spreadsheet of another format."""
+    if kind in ("xls", "xlsm", "xlsb", "ods", "numbers"):
+        return " Save the sheet as .xlsx or CSV."
+    return ""
 
 
 def read_glue(
@@ -258,7 +267,7 @@ def read_glue(
         header: names of all columns of the file, if its first line is already a row.
         drop_incomplete_rows: drop rows with too few fields, and log how many, instead of refusing the file.
     """
-    rows = tsv_rows(numbered_lines(path))
+    rows = tables.tsv_rows(numbered_lines(path))
     return _table(path, rows, header=header, columns=columns, drop_incomplete_rows=drop_incomplete_rows)
 
 
@@ -278,56 +287,9 @@ def _read_parquet(path: Path) -> "datasets.Dataset":
     raise UserError(f"{path}: no rows. Use a file with at least one row.")
 
 
-def uses_csv_quoting(lines: Lines) -> bool:
-    """Returns whether all fields that begin with a quote are quoted as in CSV, at least one with a doubled quote."""
-    has_doubled_quote = False
-    for _, line in lines:
-        for text in line.split("\t"):
-            if not text.startswith('"'):
-                continue
-            if not _QUOTED.fullmatch(text):
-                return False
-            has_doubled_quote = has_doubled_quote or '""' in text[1:-1]
-    return has_doubled_quote
-
-
-def csv_rows(path: Path, lines: Lines, delimiter: str = "") -> Iterator[tuple[int, list[str]]]:
-    """Yields the number of each row's first line and its fields (RFC 4180).
-
-    Args:
-        path: the file, for messages.
-        lines: its content.
-        delimiter: what separates the columns; empty: a comma or, if the first line has none, a semicolon or a tab.
-    """
-    # The default limit would refuse long texts.
-    csv.field_size_limit(sys.maxsize)
-    # Lines are read one by one, so that a file need not fit into memory.
-    texts_of_lines = (text + "\n" for _, text in lines)
-    header = next(texts_of_lines, None)
-    if header is None:
-        return
-    if not delimiter:
-        delimiter = next((candidate for candidate in ",;\t" if candidate in header), ",")
-    reader = csv.reader(chain([header], texts_of_lines), strict=True, delimiter=delimiter)
-    first_line_of_row = 1
-    try:
-        for fields in reader:
-            yield first_line_of_row, fields
-            # A quoted field may contain line ends, so a row can have several lines.
-            first_line_of_row = reader.line_num + 1
-    except csv.Error as error:
-        raise UserError(f"{path}, line {first_line_of_row}: {error}. Quote texts as CSV does.") from None
-
-
-def tsv_rows(lines: Lines) -> Iterator[tuple[int, list[str]]]:
-    """Yields the number of each line and its fields; quotes have no meaning."""
-    for line_number, line in lines:
-        yield line_number, line.split("\t") if line else []
-
-
 def _table(
     path: Path,
-    rows: Rows,
+    rows: tables.Rows,
     *,
     header: Sequence[str] | None = None,
     columns: Sequence[str] | None = None,
@@ -348,48 +310,13 @@ def _table(
     if header is None:
         _, header = next(rows, (0, []))
     names = list(header)
-    require_unique_names(path, names)
+    tables.require_unique_names(path, names)
     kept_columns: dict[str, list[str]] = {name: [] for name in names if columns is None or name in columns}
     places = [(column, names.index(name)) for name, column in kept_columns.items()]
-    for fields in complete_rows(path, rows, len(names), drop_incomplete=drop_incomplete_rows):
+    for _, fields in tables.complete_rows(path, rows, len(names), drop_incomplete=drop_incomplete_rows):
         for column, place in places:
             column.append(fields[place])
     return datasets.Dataset.from_dict(kept_columns)
-
-
-def require_unique_names(path: Path, names: Sequence[str]) -> None:
-    """Refuses two columns with one name. Several columns without a name are allowed."""
-    for name in names:
-        if name.strip() and names.count(name) > 1:
-            raise UserError(f"{path}: column {quoted(name)} occurs twice. Give every column its own name.")
-
-
-def complete_rows(path: Path, rows: Rows, num_columns: int, *, drop_incomplete: bool) -> Iterator[list[str]]:
-    """Yields the fields of the rows that have all columns, and refuses or drops the others."""
-    num_rows = num_dropped = empty_line = 0
-    for line_number, fields in rows:
-        # With several columns an empty line may only end the file. With one column it is an empty text.
-        if not fields and num_columns > 1:
-            empty_line = empty_line or line_number
-            continue
-        if drop_incomplete and len(fields) < num_columns:
-            num_dropped += 1
-            continue
-        if empty_line and not drop_incomplete:
-            raise UserError(f"{path}, line {empty_line} is empty. Remove it, or give it all {num_columns} columns.")
-        fields = fields or [""]
-        if len(fields) != num_columns:
-            raise UserError(
-                f"{path}, line {line_number} has {len(fields)} columns instead of {num_columns}. Give every row all "
-                "columns. In a .csv, quote a text that contains the separator; in a .tsv, a text must not contain tabs."
-            )
-        num_rows += 1
-        yield fields
-
-    if num_dropped:
-        logger.warning("%s: dropped %d rows with missing fields, kept %d.", path, num_dropped, num_rows)
-    if num_rows == 0:
-        raise UserError(f"{path}: no rows. Use a file with at least one row.")
 
 
 def _read_json(path: Path, lines: list[tuple[int, str]]) -> "datasets.Dataset":

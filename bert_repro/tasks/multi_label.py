@@ -2,6 +2,7 @@
 
 import ast
 import logging
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("bert_repro")
 
 LABEL_SEPARATOR = "|"
+_BETWEEN_TEXTS_OF_NUMPY = re.compile(r"""(['"])\s+(['"])""")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +52,7 @@ class MultiLabelTask(ClassificationTask):
         # "a, b" are two labels, unless the model has a label of that name.
         is_plain_text = isinstance(text, str) and LABEL_SEPARATOR not in text
         if is_plain_text and not set(names) <= set(self.label_names):
-            names = split_labels(text, separator=",")
+            names = split_labels(text, separator=";" if ";" in text else ",")
         for name in names:
             if name not in self.label_names:
                 raise ValueError(f"label {quoted(name)} is not known; it must be one of: {', '.join(self.label_names)}")
@@ -143,15 +145,20 @@ def split_labels(value: Any, separator: str = LABEL_SEPARATOR) -> list[str]:
 
 
 def _written_list(text: str) -> list[Any] | None:
-    """Returns the list that a text writes out as Python or JSON does; None if it is not a list."""
-    if not text.strip().startswith("["):
+    """Returns the list, tuple or set that a text writes out as Python, JSON or NumPy does; None if it is none."""
+    text = text.strip()
+    if not text.startswith(("[", "(", "{")):
         return None
+    # NumPy writes no commas between texts, and Python would join texts without commas to one.
+    text = _BETWEEN_TEXTS_OF_NUMPY.sub(r"\1, \2", text)
     try:
         # This evaluates constants only, never code.
-        value = ast.literal_eval(text.strip())
+        value = ast.literal_eval(text)
     except (ValueError, SyntaxError):
         return None
-    return value if isinstance(value, list) else None
+    if isinstance(value, set):
+        return sorted(value, key=str)
+    return list(value) if isinstance(value, list | tuple) else None
 
 
 def labels_of_rows(column: Sequence[Any], where: str, name: str) -> list[list[str]]:
@@ -167,14 +174,17 @@ def labels_of_rows(column: Sequence[Any], where: str, name: str) -> list[list[st
     """
     labels = [split_labels(value) for value in column]
 
-    # If the usual separator occurs nowhere, labels are separated by commas.
-    has_separator = any(LABEL_SEPARATOR in value for value in column if isinstance(value, str))
-    if not has_separator:
-        labels = [split_labels(value, separator=",") for value in column]
+    # If the usual separator occurs nowhere, labels are separated by semicolons or commas.
+    texts = [value for value in column if isinstance(value, str)]
+    for separator in (LABEL_SEPARATOR, ";", ","):
+        if separator == "," or any(separator in text for text in texts):
+            labels = [split_labels(value, separator=separator) for value in column]
+            break
 
     # Rows of zeros and ones that are all equally long mark labels by their place. Read as names they would be nonsense.
-    lengths = {len(names) for names in labels}
-    all_names = list(chain.from_iterable(labels))
+    marks = [_marks_of_places(names) for names in labels]
+    lengths = {len(names) for names in marks}
+    all_names = list(chain.from_iterable(marks))
     if len(lengths) == 1 and max(lengths) > 1 and _are_zeros_and_ones(all_names):
         raise UserError(
             f"{where}: column {name!r} contains zeros and ones, such as {quoted(labels[0])}, and no names of labels. "
@@ -183,5 +193,11 @@ def labels_of_rows(column: Sequence[Any], where: str, name: str) -> list[list[st
     return labels
 
 
+def _marks_of_places(names: Sequence[str]) -> list[str]:
+    """Returns the labels of a row; a single one that is a text such as `1 0 0` is divided at the spaces."""
+    return names[0].split() if len(names) == 1 else list(names)
+
+
 def _are_zeros_and_ones(names: Sequence[str]) -> bool:
-    return set(names) <= {"0", "1"}
+    values = {name.lower() for name in names}
+    return values <= {"0", "1"} or values <= {"0.0", "1.0"} or values <= {"false", "true"}

@@ -22,7 +22,7 @@ from bert_repro.configs import CustomDataConfig, GlueConfig, NerConfig
 from bert_repro.configs.base import hub_is_reachable, looks_like_a_folder, nearest
 from bert_repro.errors import UserError, flag
 from bert_repro.tasks.columns import TEXT_COLUMNS
-from bert_repro.tasks.tagging import TAG_COLUMNS, WORD_COLUMNS
+from bert_repro.tasks.tagged_text import TAG_COLUMNS, WORD_COLUMNS
 from bert_repro.utils.readers import first_line
 
 if TYPE_CHECKING:

@@ -37,6 +37,9 @@ logger = logging.getLogger("bert_repro")
 Lines: TypeAlias = Iterable[tuple[int, str]]
 """Numbers and texts of lines, without line ends."""
 
+WORD_COLUMNS = ("words", "tokens")
+TAG_COLUMNS = ("tags", "ner_tags", "labels")
+"""Names of the columns of words and tags in data with a sentence per row."""
 DOCUMENT_START = "-DOCSTART-"
 LONG_SENTENCE = 1_000  # Words; a longer sentence suggests that empty lines are missing.
 FEW_WORDS = 10  # With fewer, all words of a sentence may be equal by chance.

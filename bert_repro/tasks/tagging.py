@@ -48,7 +48,14 @@ from bert_repro.tasks.tag_schemes import (
     to_bio,
     why_perhaps_entities,
 )
-from bert_repro.tasks.tagged_text import read_tagged_text, read_written_text, write_tagged_text, written_field
+from bert_repro.tasks.tagged_text import (
+    TAG_COLUMNS,
+    WORD_COLUMNS,
+    read_tagged_text,
+    read_written_text,
+    write_tagged_text,
+    written_field,
+)
 from bert_repro.tasks.tagging_windows import TokenizedDocument, Window, windows
 from bert_repro.utils.files import atomic_file
 from bert_repro.utils.readers import comma_separated, quoted
@@ -63,8 +70,6 @@ ENTITY_TYPES = ("PER", "ORG", "LOC", "MISC")
 DOCUMENTS = "conll2003_documents.json"
 """Digest of a split's words -> the number of sentences in each of its documents."""
 FILES = {"train": "eng.train", "validation": "eng.testa", "test": "eng.testb"}
-WORD_COLUMNS = ("words", "tokens")
-TAG_COLUMNS = ("tags", "ner_tags", "labels")
 _NUM_SPECIAL_TOKENS = 2  # [CLS] and [SEP]
 _MANY_TAGS = 20  # Data with more different tags than this should have even more different words.
 

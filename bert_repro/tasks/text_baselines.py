@@ -34,6 +34,8 @@ BASELINE_ROWS = 20_000
 # two or more letters, as by default in scikit-learn.
 _UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 _WORDS = rf"(?u)[{_UNSPACED}]|(?:(?![{_UNSPACED}])\w){{2,}}"
+_CHARACTERS = r"\S"
+"""A character that is no white space, for texts without words."""
 
 
 def baseline_predictions(
@@ -62,10 +64,14 @@ def baseline_predictions(
         logger.info("No baselines, because all training rows have the same label.")
         return {}
     try:
-        words, new_words = _bags_of_words(train, dataset, text_columns, with_overlap=predicts_numbers)
+        words, new_words = _bags_of_words(train, dataset, text_columns, _WORDS, with_overlap=predicts_numbers)
     except ValueError:
-        logger.info("No baselines, because the training texts contain no words.")
-        return {}
+        # Texts of emoji or punctuation have no words, but the model reads these characters.
+        try:
+            words, new_words = _bags_of_words(train, dataset, text_columns, _CHARACTERS, with_overlap=predicts_numbers)
+        except ValueError:
+            logger.info("No baselines, because the training texts are empty.")
+            return {}
 
     if predicts_numbers:
         return {BAG_OF_WORDS: _ridge_regression(words, labels, new_words)}
@@ -77,7 +83,12 @@ def baseline_predictions(
 
 
 def _bags_of_words(
-    train: "datasets.Dataset", dataset: "datasets.Dataset", text_columns: Sequence[str], *, with_overlap: bool
+    train: "datasets.Dataset",
+    dataset: "datasets.Dataset",
+    text_columns: Sequence[str],
+    pattern: str,
+    *,
+    with_overlap: bool,
 ) -> tuple["Weights", "Weights"]:
     """Returns TF-IDF weights of the texts of both splits, sparse arrays (rows, words).
 
@@ -87,6 +98,7 @@ def _bags_of_words(
         train: the training rows.
         dataset: the rows to predict.
         text_columns: one or two columns of text.
+        pattern: regular expression of a word.
         with_overlap: for pairs, add one more weight: the cosine similarity of the two texts.
 
     Raises:
@@ -97,13 +109,13 @@ def _bags_of_words(
 
     bags: list[list[Weights]] = [[], []]
     for name in text_columns:
-        vectorizer = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=_WORDS)
+        vectorizer = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=pattern)
         vectorizer.fit(train[name][:])
         for bag, split in zip(bags, (train, dataset), strict=True):
             bag.append(vectorizer.transform(split[name][:]))
 
     if with_overlap and len(text_columns) == 2:
-        vectorizer = TfidfVectorizer(sublinear_tf=True, token_pattern=_WORDS)
+        vectorizer = TfidfVectorizer(sublinear_tf=True, token_pattern=pattern)
         vectorizer.fit(chain(*(train[name][:] for name in text_columns)))
         for bag, split in zip(bags, (train, dataset), strict=True):
             first, second = (vectorizer.transform(split[name][:]) for name in text_columns)

@@ -5,6 +5,7 @@ are numbered from 1, as in an editor.
 """
 
 import gzip
+import io
 import json
 import lzma
 import math
@@ -16,12 +17,18 @@ from typing import IO, Any, NoReturn, cast
 import yaml
 
 from bert_repro.errors import UserError
+from bert_repro.utils.text_encodings import (
+    UTF_8,
+    WrongEncodingCheck,
+    decode,
+    has_plain_line_feeds,
+    is_utf8,
+)
 
 LONGEST_VALUE = 60  # characters of one value in a message
 LONGEST_LIST = 200  # characters of a list of names in a message
 _LONGEST_REASON = 300  # characters of another library's error in a message
 _MOST_YAML_VALUES = 100_000  # with every reference counted as a copy
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 DAMAGED_COMPRESSION = (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error)
 """Errors that mean that a compressed file is damaged or not compressed."""
@@ -77,24 +84,64 @@ def decompressed(file: IO[bytes], suffix: str) -> IO[bytes]:
     return file
 
 
-def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
+def numbered_lines(path: Path, encoding: str = UTF_8) -> Iterator[tuple[int, str]]:
     """Reads lines with their numbers, without line ends and byte-order mark; .gz and .xz are decompressed.
 
     Only a line feed ends a line. The other line separators of Unicode stay in the text.
 
+    Args:
+        path: the file.
+        encoding: its encoding.
+
     Raises:
-        UserError: the file is missing, cannot be read, is damaged or is not UTF-8.
+        UserError: the file is missing, cannot be read, is damaged or has another encoding.
     """
     try:
         with path.open("rb") as file:
-            for number, line in enumerate(decompressed(file, path.suffix), start=1):
-                yield number, decode_line(line, path, number)
+            yield from decoded_lines(decompressed(file, path.suffix), path, encoding)
     except DAMAGED_COMPRESSION as error:
         raise UserError(
             f"{path} is damaged or not a {path.suffix} file ({error}). Download or write the file again."
         ) from None
     except OSError as error:
         raise _unreadable(path, error) from error
+
+
+def decoded_lines(file: IO[bytes], name: Path | str, encoding: str = UTF_8) -> Iterator[tuple[int, str]]:
+    """Yields the lines of an open file with their numbers, see `numbered_lines`.
+
+    Args:
+        file: the file.
+        name: what messages call it.
+        encoding: its encoding.
+
+    Raises:
+        UserError: the file has another encoding.
+    """
+    if not has_plain_line_feeds(encoding):
+        yield from _lines_of_wide_characters(file, name, encoding)
+        return
+    check = None if is_utf8(encoding) else WrongEncodingCheck(name, encoding)
+    for number, line in enumerate(file, start=1):
+        if check is not None:
+            check.add(line)
+        yield number, decode_line(line, name, number, encoding)
+    if check is not None:
+        check.warn()
+
+
+def _lines_of_wide_characters(file: IO[bytes], name: Path | str, encoding: str) -> Iterator[tuple[int, str]]:
+    """Yields the lines of UTF-16 and UTF-32, in which a line feed has several bytes."""
+    number = 0
+    try:
+        for number, line in enumerate(io.TextIOWrapper(file, encoding, newline="\n"), start=1):
+            # UTF-16-LE and the like keep the byte-order mark as a character.
+            yield number, (line.removeprefix("\ufeff") if number == 1 else line).rstrip("\r\n")
+    except UnicodeError as error:
+        raise UserError(
+            f"{name}, after line {number}: the file is not {encoding} ({error}). Give the name of its encoding.",
+            setting="encoding",
+        ) from None
 
 
 def read_utf8(path: Path) -> str:
@@ -111,19 +158,19 @@ def read_utf8(path: Path) -> str:
         raise _unreadable(path, error) from error
 
 
-def decode_line(line: bytes, path: Path | str, number: int) -> str:
+def decode_line(line: bytes, path: Path | str, number: int, encoding: str = UTF_8) -> str:
     """Decodes one line of a file and removes its line end. The first line also loses the byte-order mark.
 
+    Args:
+        line: its bytes.
+        path: the file, for messages.
+        number: its number, from 1.
+        encoding: an encoding in which a line feed is one byte.
+
     Raises:
-        UserError: the line is not UTF-8.
+        UserError: the line has another encoding.
     """
-    if number == 1:
-        line = line.removeprefix(_BYTE_ORDER_MARK)
-    try:
-        return line.rstrip(b"\r\n").decode("utf-8")
-    except UnicodeDecodeError as error:
-        byte = f"byte 0x{line[error.start]:02x} at position {error.start}"
-        raise UserError(f"{path}, line {number}: {byte} is not UTF-8. Save the file as UTF-8.") from None
+    return decode(line, f"{path}, line {number}", encoding, is_first=number == 1)
 
 
 def _unreadable(path: Path, error: OSError) -> UserError:

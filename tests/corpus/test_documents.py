@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import datasets
 import huggingface_hub
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -81,7 +82,8 @@ def test_folders_and_patterns_come_sorted_and_names_as_given(tmp_path):
         ("a.txt.gz", gzip.compress(b"text\n" * 99, mtime=0)[:-12], ["a.txt.gz", "line"]),
         ("a.txt.xz", lzma.compress(b"text\n" * 99)[:-12], ["a.txt.xz", "line"]),
         ("a.parquet.gz", b"", ["a.parquet.gz"]),
-        ("a.csv", b"text\n", ["a.csv", ".txt"]),
+        ("a.xml", b"text\n", ["a.xml", ".txt"]),
+        ("b.csv", b"title\na\n", ["b.csv, line 2", "title"]),
     ],
 )
 def test_bad_input_names_file_and_place(tmp_path, name, content, named):
@@ -177,3 +179,18 @@ def test_a_stream_that_breaks_off_is_a_user_error(stream, rows, place):
     stream(load_dataset)
     with user_error("wikimedia/wikipedia", "configuration None", "split train", place):
         read("wikimedia/wikipedia")
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.xlsx", "a.txt", "a.jsonl"])
+def test_tables_and_other_encodings_are_corpora_too(tmp_path, name):
+    path = tmp_path / name
+    frame = pd.DataFrame({"text": ["Tür eins", "zwei"], "title": ["A", "B"]})
+    if name.endswith("xlsx"):
+        frame.to_excel(path, index=False)
+    elif name.endswith("txt"):
+        path.write_text("Tür eins\n\nzwei\n", encoding="cp1252")
+    elif name.endswith("jsonl"):
+        path.write_text('{"text": "Tür eins"}\n{"text": "zwei"}\n', encoding="cp1252")
+    else:
+        frame.to_csv(path, index=False, encoding="cp1252", sep="\t" if name.endswith("tsv") else ",")
+    assert [document.text for document in read(path, encoding="cp1252")] == ["Tür eins", "zwei"]

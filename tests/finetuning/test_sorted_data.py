@@ -46,6 +46,17 @@ def test_the_baseline_of_a_large_sorted_file_learns_every_label(untrained, tmp_p
     assert found["baselines"]["bag of words"]["accuracy"] == 1.0
 
 
+@pytest.mark.parametrize(("positive", "negative"), [("😀", "😡"), ("!", "?"), (":)", ":(")])
+def test_texts_without_words_have_baselines_too(untrained, tmp_path, positive, negative):
+    train = [{"text": 2 * positive, "label": "good"}, {"text": 2 * negative, "label": "bad"}] * 6
+    dev = [{"text": positive, "label": "good"}, {"text": negative, "label": "bad"}]
+    found = bert_repro.finetune(
+        model=untrained, train=train, validation=dev, max_steps=1, train_batch_size=4, output_dir=tmp_path / "out"
+    )
+    assert found["baselines"]["bag of words"]["accuracy"] == 1.0
+    assert found["baselines"]["most frequent label"]["accuracy"] == 0.5
+
+
 @pytest.mark.parametrize(
     ("positive", "negative"), [("这部电影很好看", "这部电影不很看"), ("สวยมาก", "แย่มาก"), ("たのしい", "かなしい")]
 )

@@ -49,7 +49,19 @@ class TestSeveralLabels:
         with pytest.raises(ValueError, match="label 'c' is not known"):
             task.parse_label("a|c")
 
-    @pytest.mark.parametrize("rows", ["x,\"['b', 'a']\"\ny,[]\n", 'x,"b, a"\ny,\n', 'x,"[""b"", ""a""]"\ny,\n'])
+    @pytest.mark.parametrize(
+        "rows",
+        [
+            "x,\"['b', 'a']\"\ny,[]\n",
+            'x,"b, a"\ny,\n',
+            'x,"[""b"", ""a""]"\ny,\n',
+            # NumPy's lists have no commas, which Python would read as one text.
+            "x,['b' 'a']\ny,[]\n",
+            "x,\"{'b', 'a'}\"\ny,()\n",
+            "x,\"('b', 'a')\"\ny,\n",
+            "x,b; a\ny,\n",
+        ],
+    )
     def test_lists_as_text_and_commas_are_several_labels(self, tmp_path: Path, rows: str) -> None:
         path = tmp_path / "a.csv"
         path.write_text("text,label\n" + rows)
@@ -68,11 +80,17 @@ class TestSeveralLabels:
         assert task.label_names == ("food, drinks", "staff")
         assert task.load(None, ["train"])["train"]["label"][:] == [[1, 1], [1, 0]]
 
-    @pytest.mark.parametrize("spelled", [[1, 0, 0, 1], "[1, 0, 0, 1]", "1|0|0|1"])
+    @pytest.mark.parametrize("spelled", [[1, 0, 0, 1], "[1, 0, 0, 1]", "1|0|0|1", "1 0 0 1"])
     def test_zeros_and_ones_are_no_names(self, tmp_path: Path, spelled: Any) -> None:
         other = [0, 1, 0, 1] if isinstance(spelled, list) else spelled[::-1].replace("]", "<").replace("[", "]")
         other = other.replace("<", "[") if isinstance(other, str) else other
         path = write_rows(tmp_path / "a.jsonl", [{"text": "x", "label": spelled}, {"text": "y", "label": other}])
+        with user_error(path, "label", "zeros and ones"):
+            configured_task(GlueConfig(model_name_or_path="-", do_train=True, train_file=str(path), multi_label=True))
+
+    def test_booleans_are_no_names(self, tmp_path: Path) -> None:
+        rows = [{"text": "x", "label": [True, False, False]}, {"text": "y", "label": [False, True, False]}]
+        path = write_rows(tmp_path / "a.jsonl", rows)
         with user_error(path, "label", "zeros and ones"):
             configured_task(GlueConfig(model_name_or_path="-", do_train=True, train_file=str(path), multi_label=True))
 

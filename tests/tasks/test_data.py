@@ -67,7 +67,7 @@ def test_every_form_of_rows_is_the_same_dataset(tmp_path: Path) -> None:
         ("x.jsonl", '{"label": 1}\n{"label": "a"}\n', ("'label'", "row 1 is 1", "row 2 is 'a'")),
         ("x.jsonl", "", ("no rows",)),
         ("x.json", '{"data": [{"title": "x"}]}', ("SQuAD", "'paragraphs'", "question 1")),
-        ("x.xlsx", "a", ("format", ".parquet")),
+        ("x.xls", "a", ("format", ".parquet")),
         ("x.parquet", "text,label\na,yes\n", ("Parquet",)),
         ("x.parquet", "", ("Parquet",)),
         ("gone.csv", None, ("no such file",)),
@@ -151,9 +151,9 @@ def test_numbers_that_pandas_made_fractions_are_whole_again() -> None:
     assert values(rows, "label", "train") == ["1", "0", "2.5", None]
 
 
-def test_a_table_is_no_tagged_text(tmp_path: Path) -> None:
-    with user_error("x.csv", ".txt", ".jsonl"):
-        read_file(write(tmp_path / "x.csv", "words,tags\n"), tagged=True)
+def test_a_table_without_words_is_no_tagged_text(tmp_path: Path) -> None:
+    with user_error("x.csv", "text, label", ".txt", ".jsonl"):
+        read_file(write(tmp_path / "x.csv", "text,label\na,b\n"), tagged=True)
 
 
 def classify(data: dict[str, datasets.Dataset], **settings: Any) -> Task:
