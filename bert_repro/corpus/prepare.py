@@ -266,8 +266,9 @@ class _Preparation:
                 return []
             self._open_folder()
             engine = Engine(self.config.engine, self.config.num_proc, self.config.ray_address)
-            plan = prepare_plan(self.config, self.sources, self.folder, engine)
-            self._make_parts(plan, engine)
+            with engine.session():
+                plan = prepare_plan(self.config, self.sources, self.folder, engine)
+                self._make_parts(plan, engine)
             self._require_same_input()
             self._remove_foreign_parts(plan)
             finished = planned_parts(self.folder, plan)

@@ -7,33 +7,29 @@ skips the parts that are done.
     make_parts(parts, make, is_done=is_done, engine=Engine(num_proc=8), weights=sizes, label="preparing")
 
 `make` and the parts travel to other processes and other machines. Both must be picklable, and paths in them absolute.
+`utils/parts_on_ray.py` has the part of the work that is about Ray.
 """
 
 import logging
 import multiprocessing
 import os
-import socket
 import threading
 import traceback
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Any, Generic, Literal, TypeVar
+from typing import Generic, Literal, TypeVar
 
-from bert_repro.errors import ProcessKilledError, UserError, flag
+from bert_repro.errors import ProcessKilledError, flag
 from bert_repro.utils.process import leave_signals_to_parent
 
 logger = logging.getLogger("bert_repro")
 
 MAX_ATTEMPTS = 3
 """How often a part is tried if its worker is killed. An exception in `make` is never repeated."""
-TASKS_PER_CPU = 2
-"""Ray tasks that are submitted ahead for each CPU of the cluster."""
-CONNECTION_TIMEOUT = 5.0  # seconds
-
 Part = TypeVar("Part")
 
 
@@ -45,11 +41,30 @@ class Engine:
         kind: `local` for processes of this machine, `ray` for tasks on a Ray cluster.
         num_proc: processes of the local engine. One makes all parts in this process.
         ray_address: `host:port` of a running cluster; None starts Ray on this machine only.
+        prefers_gpu: whether each part gets a GPU of its own if the Ray cluster has any.
     """
 
     kind: Literal["local", "ray"] = "local"
     num_proc: int = 1
     ray_address: str | None = None
+    prefers_gpu: bool = False
+
+    @property
+    def is_this_process(self) -> bool:
+        """Whether the parts are made in this process, one after the other."""
+        return self.kind == "local" and self.num_proc == 1
+
+    def session(self) -> AbstractContextManager[object]:
+        """Connects to Ray for a block, so that several calls of `make_parts` share one connection.
+
+        Raises:
+            UserError: Ray is not installed, or no cluster answers at the address.
+        """
+        if self.kind == "local":
+            return nullcontext()
+        from bert_repro.utils.parts_on_ray import ray_cluster
+
+        return ray_cluster(self.ray_address)
 
 
 def make_parts(
@@ -60,6 +75,7 @@ def make_parts(
     engine: Engine,
     weights: Sequence[int],
     label: str,
+    needs: Sequence[Sequence[int]] | None = None,
 ) -> None:
     """Makes all parts that are not done yet.
 
@@ -70,6 +86,8 @@ def make_parts(
         engine: where the parts are made.
         weights: size of each part, for the progress bar, in any unit.
         label: what the progress bar and messages call the work.
+        needs: for each part the numbers of earlier parts that must be made before it; None if the parts are
+            independent.
 
     Raises:
         ProcessKilledError: the worker of a part was killed `MAX_ATTEMPTS` times.
@@ -81,15 +99,53 @@ def make_parts(
     if len(pending) < len(parts):
         logger.info("%s: %d of %d parts are already done.", label, len(parts) - len(pending), len(parts))
     weight_done = sum(weights) - sum(weights[number] for number in pending)
+    queue = PartQueue(pending, needs)
     with tqdm(total=sum(weights), initial=weight_done, unit_scale=True, desc=label, disable=None) as bar:
-        if engine.kind == "ray":
-            finished = _on_ray(parts, pending, make, engine, label)
-        elif engine.num_proc == 1 or len(pending) <= 1:
+        if engine.kind == "ray" and pending:
+            # Only a driver of Ray needs this module.
+            from bert_repro.utils.parts_on_ray import make_on_ray
+
+            finished = make_on_ray(parts, queue, make, engine, label)
+        elif engine.is_this_process or len(pending) <= 1:
             finished = _in_this_process(parts, pending, make)
         else:
-            finished = _Pool(parts, pending, make, engine.num_proc, label).run()
+            finished = _Pool(parts, queue, make, engine.num_proc, label).run()
         for number in finished:
             bar.update(weights[number])
+
+
+class PartQueue:
+    """The parts that nobody has started, in order.
+
+    Args:
+        pending: numbers of the parts to make.
+        needs: see `make_parts`.
+    """
+
+    def __init__(self, pending: Sequence[int], needs: Sequence[Sequence[int]] | None) -> None:
+        self._waiting = list(pending)
+        self._unfinished = set(pending)
+        self._needs = needs
+
+    def __bool__(self) -> bool:
+        """Returns whether a part is left to start, now or later."""
+        return bool(self._waiting)
+
+    def take(self) -> int | None:
+        """Returns the first part whose needs are made; None if there is no such part now."""
+        for place, number in enumerate(self._waiting):
+            needed = self._needs[number] if self._needs is not None else ()
+            if self._unfinished.isdisjoint(needed):
+                return self._waiting.pop(place)
+        return None
+
+    def put_back(self, number: int) -> None:
+        """Returns a part whose worker died. It is the next one to be started."""
+        self._waiting.insert(0, number)
+
+    def finish(self, number: int) -> None:
+        """Records that a part was made, so that others that need it can start."""
+        self._unfinished.remove(number)
 
 
 def _in_this_process(parts: Sequence[Part], pending: list[int], make: Callable[[Part], None]) -> Iterator[int]:
@@ -127,20 +183,19 @@ class _Pool(Generic[Part]):
     """
 
     parts: Sequence[Part]
-    pending: list[int]
+    queue: PartQueue
     make: Callable[[Part], None]
     num_proc: int
     label: str
-    _queue: deque[int] = field(default_factory=deque)
     _workers: list[_Worker] = field(default_factory=list)
     _attempts: Counter[int] = field(default_factory=Counter)
+    _limit: int = 1
 
     def run(self) -> Iterator[int]:
         """Yields the number of each finished part, in the order in which they finish."""
-        self._queue.extend(self.pending)
+        self._limit = self.num_proc
         try:
-            for _ in range(min(self.num_proc, len(self._queue))):
-                self._start_worker()
+            self._start_workers()
             while self._workers:
                 for worker in self._ready_workers():
                     number = self._answer(worker)
@@ -151,7 +206,15 @@ class _Pool(Generic[Part]):
                 worker.process.terminate()
                 worker.process.join()
 
-    def _start_worker(self) -> None:
+    def _start_workers(self) -> None:
+        """Starts a worker for each part that can be made now, up to the limit."""
+        while len(self._workers) < self._limit:
+            number = self.queue.take()
+            if number is None:
+                return
+            self._start_worker(number)
+
+    def _start_worker(self, number: int) -> None:
         # Workers start as a fresh interpreter. A fork would copy locks that threads of other libraries hold.
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
@@ -159,7 +222,7 @@ class _Pool(Generic[Part]):
         process.start()
         # The worker has its own copy. If ours stayed open, its death would not close the connection.
         theirs.close()
-        worker = _Worker(process, ours, self._queue.popleft())
+        worker = _Worker(process, ours, number)
         self._workers.append(worker)
         self._send_part(worker)
 
@@ -187,13 +250,17 @@ class _Pool(Generic[Part]):
             raise failure.error
 
         finished = worker.number
-        if self._queue:
-            worker.number = self._queue.popleft()
+        self.queue.finish(finished)
+        next_number = self.queue.take()
+        if next_number is not None:
+            worker.number = next_number
             self._send_part(worker)
         else:
             self._workers.remove(worker)
             worker.connection.close()
             worker.process.join()
+        # The finished part may have been what several others needed.
+        self._start_workers()
         return finished
 
     def _replace_dead_worker(self, worker: _Worker) -> None:
@@ -211,16 +278,16 @@ class _Pool(Generic[Part]):
 
         # The part is made first, before others. Memory is the usual reason, so the remaining workers go on without
         # a replacement, and only the last one is replaced.
-        self._queue.appendleft(worker.number)
-        remaining = max(1, len(self._workers))
+        self.queue.put_back(worker.number)
+        self._limit = max(1, len(self._workers))
         logger.warning(
             "%s: a worker process was %s. Its part is made again; processes from here on: %d.",
             self.label,
             reason,
-            remaining,
+            self._limit,
         )
         if not self._workers:
-            self._start_worker()
+            self._start_workers()
 
 
 def _work(connection: Connection, make: Callable[[Part], None]) -> None:
@@ -257,90 +324,3 @@ def _exit_with_parent() -> None:
     if parent is not None:
         parent.join()
         os._exit(1)
-
-
-# --- Ray --------------------------------------------------------------------------------------------------------------
-
-
-def _on_ray(
-    parts: Sequence[Part], pending: list[int], make: Callable[[Part], None], engine: Engine, label: str
-) -> Iterator[int]:
-    """Makes parts as tasks of a Ray cluster and yields the number of each finished one."""
-    with _ray_cluster(engine.ray_address) as ray:
-        # Ray repeats a task whose worker or machine died. Exceptions of `make` are not repeated.
-        remote_make = ray.remote(max_retries=MAX_ATTEMPTS - 1, num_cpus=1)(_make_one)
-        shared_make = ray.put(make)  # sent once to each machine
-        limit = max(1, int(TASKS_PER_CPU * ray.cluster_resources().get("CPU", 1)))
-        queue = deque(pending)
-        running: dict[Any, int] = {}
-        while queue or running:
-            while queue and len(running) < limit:
-                number = queue.popleft()
-                running[remote_make.remote(shared_make, parts[number])] = number
-            finished, _ = ray.wait(list(running), num_returns=1)
-            for task in finished:
-                try:
-                    ray.get(task)
-                except ray.exceptions.RayTaskError as error:
-                    cause = error.cause
-                    if isinstance(cause, UserError):
-                        raise cause from None
-                    raise
-                except ray.exceptions.RayError as error:
-                    raise ProcessKilledError(
-                        f"{label}: a Ray worker was killed {MAX_ATTEMPTS} times ({type(error).__name__}). "
-                        "Started again, the work continues with the unfinished parts."
-                    ) from error
-                yield running.pop(task)
-
-
-def _make_one(make: Callable[[Part], None], part: Part) -> None:
-    make(part)
-
-
-@contextmanager
-def _ray_cluster(address: str | None) -> Iterator[Any]:
-    """Connects to a Ray cluster, or starts Ray on this machine, for a block; yields the module `ray`.
-
-    Raises:
-        UserError: Ray is not installed, or no cluster answers at the address.
-    """
-    try:
-        import ray
-    except ImportError:
-        raise UserError(
-            f"{flag('engine', 'ray')} requires the package ray. Run: pip install ray", setting="engine"
-        ) from None
-    if ray.is_initialized():
-        yield ray
-        return
-
-    if address is not None:
-        _check_address(address)
-    # Without an address Ray would join whatever cluster a file in /tmp names, which may be a stale one.
-    if address is None:
-        ray.init(address="local", log_to_driver=False, include_dashboard=False)
-    else:
-        ray.init(address=address, log_to_driver=False)
-    try:
-        yield ray
-    finally:
-        ray.shutdown()
-
-
-def _check_address(address: str) -> None:
-    """Refuses an address at which nothing answers. Ray itself would try for minutes without a message."""
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if not host or not port.isdigit():
-        raise UserError(
-            f"{flag('ray_address', address)} is not an address. Pass host:port, as `ray start --head` printed it.",
-            setting="ray_address",
-        )
-    try:
-        socket.create_connection((host, int(port)), timeout=CONNECTION_TIMEOUT).close()
-    except OSError as error:
-        raise UserError(
-            f"No Ray cluster answers at {flag('ray_address', address)} ({error}). Start one with "
-            "`ray start --head`, or correct the address.",
-            setting="ray_address",
-        ) from error

@@ -155,6 +155,7 @@ def test_vocabularies_do_not_depend_on_processes_and_parts(make_config, small_pa
     assert sorted(path.name for path in tmp_path.iterdir()) == ["1", "2", "raw.jsonl"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"deduplicate": "exact"}, {"max_documents": 11}], ids=str)
 def test_a_ray_cluster_makes_the_same_corpus(make_config, small_parts, tmp_path, options):
     pytest.importorskip("ray")

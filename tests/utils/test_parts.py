@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -89,6 +90,32 @@ def test_errors_of_workers_are_raised_here(tmp_path: Path) -> None:
     assert not [child for child in psutil.Process().children() if "spawn_main" in " ".join(child.cmdline())]
 
 
+@dataclass(frozen=True)
+class Ordered:
+    """Makes a part only if the one that it needs is there."""
+
+    folder: Path
+
+    def __call__(self, part: int) -> None:
+        if part >= 2:
+            assert (self.folder / f"part-{part - 2}").exists()
+        (self.folder / f"part-{part}").write_text(str(part))
+
+
+@pytest.mark.parametrize("num_proc", [1, 2])
+def test_a_part_starts_after_the_parts_that_it_needs(tmp_path: Path, num_proc: int) -> None:
+    make_parts(
+        range(5),
+        Ordered(tmp_path),
+        is_done=lambda part: (tmp_path / f"part-{part}").exists(),
+        engine=Engine(num_proc=num_proc),
+        weights=[1] * 5,
+        label="making",
+        needs=[[], [], [0], [1], [2]],
+    )
+    assert made(tmp_path) == ALL
+
+
 STOPPED = """
 import pathlib, sys, time
 sys.path.insert(0, sys.argv[2])
@@ -129,7 +156,20 @@ def test_ray_is_refused_without_an_answer_at_its_address(tmp_path: Path) -> None
     assert time.time() - start < 20
 
 
-@pytest.mark.parametrize("fails", ["", "killed", "wrong input"])
+def test_ray_is_refused_where_another_program_listens(tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    with socket.create_server(("localhost", 0)) as server:
+        # It accepts connections and never says a word.
+        address = f"localhost:{server.getsockname()[1]}"
+        with user_error("--ray_address", address, setting="ray_address"):
+            run(Maker(tmp_path), Engine("ray", ray_address=address))
+
+
+# Starting Ray takes seconds, so only the most important case is a default test.
+SLOW_CASES = [pytest.param(name, marks=pytest.mark.slow) for name in ("", "wrong input")]
+
+
+@pytest.mark.parametrize("fails", ["killed", *SLOW_CASES])
 def test_ray_makes_the_same_parts(tmp_path: Path, fails: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("ray")
     # Workers of Ray import this module.
