@@ -91,14 +91,15 @@ def measure(model: Path, task: str, rate: float, options: argparse.Namespace) ->
 
 def summary(scores: list[dict[str, Any]]) -> dict[str, Any]:
     """Compares the rule's rate with that of large models: for each model the tasks on which it is better or worse."""
-    # The rule is about the default, Adam without bias correction.
-    plain = [entry for entry in scores if not entry["bias_correction"]]
-    by_cell = {(entry["model"], entry["task"], entry["learning_rate"]): entry["score"] for entry in plain}
+    by_cell = {}
+    for entry in scores:
+        by_cell[entry["model"], entry["task"], entry["learning_rate"], entry["bias_correction"]] = entry["score"]
     comparison: dict[str, dict[str, Any]] = {}
-    for entry in plain:
+    for entry in scores:
+        # The rule has the correction, the setting of large models has none.
         rate = rate_for(entry["hidden_size"], LARGE_MODELS_RATE)
-        ours = by_cell.get((entry["model"], entry["task"], rate))
-        theirs = by_cell.get((entry["model"], entry["task"], LARGE_MODELS_RATE))
+        ours = by_cell.get((entry["model"], entry["task"], rate, True))
+        theirs = by_cell.get((entry["model"], entry["task"], LARGE_MODELS_RATE, False))
         if ours is None or theirs is None:
             continue
         model = comparison.setdefault(entry["model"], {"rule": rate, "better": [], "equal": [], "worse": []})

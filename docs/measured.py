@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCES = Path(__file__).with_name("measured.yaml")
 CODE_BLOCK = re.compile(r"```.*?```", re.DOTALL)
 # Three or four decimals: scores. Fewer are settings, sections of the paper and rounded differences.
-DECIMAL = re.compile(r"(?<![\w.])-?\d+\.\d+(?:e-?\d+)?")
+DECIMAL = re.compile(r"(?<![\w.])\d+\.\d+(?:e-?\d+)?")
 SCORE = re.compile(r"(?<![\w.])\d+\.\d{3,4}(?![\w.]*\d)")
 MARKDOWN_OF_THE_REPOSITORY = ("README.md", "docs/*.md", "docs/*/*.md", "examples/*.md")
 # Generated from stored results by tested code, or a diary whose entries name their records.

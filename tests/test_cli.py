@@ -113,7 +113,7 @@ def test_what_is_missing_or_contradicts_itself_is_named(config_class, arguments,
         ("seed: 1\nseed: 2", "line 2: 'seed'"),
         ("seed: !!python/object:os.system x", "is not valid YAML"),
         ("phases: 32x100x8", "phases is '32x100x8', not a list"),
-        ("phases: [{max_seq_length: 32, steps: 1e3, batch: 8}]", "phases: steps is '1e3'"),
+        ("phases: [{max_seq_length: 32, steps: 1e3, batch: 8}]", "phases.0.steps is '1e3'"),
     ],
 )
 def test_wrong_yaml_is_named(tmp_path, text, message):

@@ -22,7 +22,7 @@ class OptimizerConfig(Config):
     adam_beta2: float = setting(0.999, "Adam's beta 2.")
     adam_epsilon: float = setting(1e-6, "Adam's epsilon.")
     weight_decay: float = setting(0.01, "Decoupled weight decay on everything but biases and LayerNorm.")
-    bias_correction: bool = setting(False, "Adam's bias correction; few rows need it.")
+    bias_correction: bool | None = setting(False, "Adam's bias correction; few rows need it.")
     max_grad_norm: float = setting(1.0, "Clip the global gradient norm to this; 0 switches clipping off.")
     warmup_steps: int | None = setting(None, "Steps of linear warm-up; overrides warmup_ratio.")
     warmup_ratio: float = setting(0.01, "Warm-up as a fraction of all steps.")

@@ -211,8 +211,9 @@ def _read_everything(run: FinishedRun) -> None:
         _require(run.split(column)["metrics"], column.metric)
         if not run.is_pretraining:
             _require(run.split(column), "rows_scored")
-            _require(run.results, "train")
-            _require(run.results["train"], "examples")
+            # An ensemble is scored without training.
+            if "train" in run.results:
+                _require(run.results["train"], "examples")
 
 
 def _require(content: Mapping[str, Any], *names: str) -> None:

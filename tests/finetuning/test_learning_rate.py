@@ -25,6 +25,12 @@ def test_without_a_rate_a_small_model_learns_faster(untrained, tmp_path, caplog)
     with caplog.at_level(logging.INFO, "bert_repro"):
         found = bert_repro.finetune(**data, output_dir=tmp_path / "rule")
     assert found["settings"]["learning_rate"] == 3e-4 and "learning_rate=0.0003" in caplog.text
+    assert found["settings"]["bias_correction"] is True
+    # A correction that is given stays as it is, and without one only the rule switches it on.
+    plain = bert_repro.finetune(**data, bias_correction=False, output_dir=tmp_path / "plain")["settings"]
+    assert (plain["learning_rate"], plain["bias_correction"]) == (3e-4, False)
+    by_hand = bert_repro.finetune(**data, learning_rate=1e-3, output_dir=tmp_path / "by-hand")["settings"]
+    assert (by_hand["learning_rate"], by_hand["bias_correction"]) == (1e-3, False)
     # The number of the default is used as it is if it is typed.
     assert (
         bert_repro.finetune(**data, learning_rate=5e-5, output_dir=tmp_path / "typed")["settings"]["learning_rate"]

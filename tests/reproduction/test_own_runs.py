@@ -79,7 +79,7 @@ def test_the_files_of_the_report(tmp_path: Path, capfd: pytest.CaptureFixture[st
 def test_runs_without_a_score_are_refused(tmp_path: Path) -> None:
     write_run(tmp_path, "a", 0.8)
     record = json.loads((tmp_path / "a" / "results.json").read_text())
-    del record["metrics"]
+    del record["metrics"], record["baselines"]
     (tmp_path / "a" / "results.json").write_text(json.dumps(record))
     with user_error(tmp_path, setting="runs_dir"):
         write_report(ReportConfig(runs_dir=str(tmp_path), report_dir=str(tmp_path / "report")))

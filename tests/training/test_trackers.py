@@ -6,7 +6,7 @@ from typing import ClassVar
 import pytest
 from accelerate import tracking
 from accelerate.utils import LoggerType
-from running import recipe
+from running import error_line, recipe
 
 from bert_repro.configs import GlueConfig
 from bert_repro.configs.training import TRACKERS
@@ -100,5 +100,5 @@ def test_a_tracker_that_fails_does_not_end_training(recorder, run, monkeypatch, 
 def test_a_missing_package_is_named(run, tmp_path: Path, capsys, monkeypatch):
     monkeypatch.setattr(tracking, "_available_trackers", [])
     assert run() == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("error: ") and "--report_to trackio" in line and "pip install trackio" in line
+    line = error_line(capsys.readouterr().err)
+    assert "--report_to trackio" in line and "pip install trackio" in line
