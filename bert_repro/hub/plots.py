@@ -3,6 +3,7 @@
 Both are drawn from the files that a run leaves: results.json and the rows of train_log.jsonl.
 """
 
+import bisect
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -110,7 +111,8 @@ def _with_first_and_last_scores(rows: Sequence[LogRow], results: Mapping[str, An
     train = results.get("train", {})
     metrics = results.get("metrics", {})
     last_step = train.get("steps", 0)
-    scored_steps = {row["step"] for row in all_rows if any(field in row for field in _as_eval_fields(metrics))}
+    score_fields = _as_eval_fields(metrics).keys()
+    scored_steps = {row["step"] for row in all_rows if not score_fields.isdisjoint(row)}
     # With early stopping the published weights are those of an earlier step, whose score is in the log.
     if metrics and "best_step" not in train and last_step not in scored_steps:
         all_rows.append({"step": train["steps"], **_as_eval_fields(metrics)})
@@ -236,7 +238,8 @@ def _smoothed(steps: Sequence[int], values: Sequence[float], phase_ends: Sequenc
     Neighbors in another phase are left out, because the loss jumps when the sequence length changes.
     """
     reach = max(1, len(values) // 40)
-    phases = [sum(step > end for end in phase_ends) for step in steps]
+    # The phase of each point: how many phases have ended before its step.
+    phases = [bisect.bisect_left(phase_ends, step) for step in steps]
     smoothed = []
     for place, phase in enumerate(phases):
         first = max(0, place - reach)

@@ -38,7 +38,7 @@ def write_records(batches: Iterable[Sequence[Record]], path: Path, suffix: str) 
     columns = list(first[0])
     all_batches = chain([first], batches)
     if suffix == ".xlsx":
-        flat_records = (_flat(record) for batch in all_batches for record in batch)
+        flat_records = map(_flat, chain.from_iterable(all_batches))
         write_sheet(path, columns, (list(record.values()) for record in flat_records))
     elif suffix == ".parquet":
         _write_parquet(all_batches, path)
@@ -132,7 +132,10 @@ def _write_tagged(records: Sequence[Record], file: TextIO) -> None:
     """Writes a word per line, its right tag if there is one, and its predicted tag, as conlleval reads it."""
     names = (*WORD_COLUMNS, *TAG_COLUMNS, "prediction")
     columns = [name for name in names if name in records[0]]
-    write_tagged_text(file, ([record[name] for name in columns] for record in records))
+    sentences = []
+    for record in records:
+        sentences.append([record[name] for name in columns])
+    write_tagged_text(file, sentences)
 
 
 def header(columns: Sequence[str], suffix: str) -> str:

@@ -5,6 +5,7 @@ The same results give the same bytes: no date, no path and no random draw withou
 
 import logging
 import statistics
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
@@ -146,7 +147,7 @@ def _lines(
 
 def _summary(results: AllResults, orderings: Sequence[Ordering], differences: Sequence[Ordering]) -> str:
     """Returns a paragraph: what was found at this size, what failed, and how sure that is."""
-    counts = {verdict: sum(ordering.verdict == verdict for ordering in orderings) for verdict in VERDICTS}
+    counts = Counter(ordering.verdict for ordering in orderings)
     tested = counts[APPEARS] + counts[REVERSED] + counts[INCONCLUSIVE]
     sizes = _sizes(results)
     compares_models = any(run.place is not None for run in results.runs)

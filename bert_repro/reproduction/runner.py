@@ -170,7 +170,8 @@ def work(config: StudyConfig, runs: Sequence[PlannedRun]) -> None:
     store = RunStore(config)
     last_line = None
     while pending := [run for run in runs if not store.is_over(run)]:
-        ready = (run for run in pending if all(store.is_done(needed) for needed in run.needed))
+        # Make the first run that is ready and that nobody else makes, then look again.
+        ready = filter(store.is_ready, pending)
         if any(_make(run, store, config) for run in ready):
             continue
         # Other processes have claimed all runs that are ready.

@@ -52,6 +52,10 @@ class RunStore:
         """Whether the run's results are recorded, or it stands for a finished model."""
         return run.model is not None or (self.records / run.id / RESULTS).exists()
 
+    def is_ready(self, run: PlannedRun) -> bool:
+        """Whether all runs that it needs are done."""
+        return all(self.is_done(needed) for needed in run.needed)
+
     def has_failed(self, run: PlannedRun) -> bool:
         """Whether the run ended with a loss that is not finite."""
         return not self.is_done(run) and recorded_exit_code(self.folder(run)) == NonFiniteError.exit_code

@@ -133,7 +133,10 @@ def _from_rows(rows: Sequence[Any], name: str) -> "datasets.Dataset":
     names: dict[str, None] = {}
     for row in rows:
         names.update(dict.fromkeys(row))
-    return _from_columns({column: [row.get(column) for row in rows] for column in names}, name)
+    columns = {}
+    for column in names:
+        columns[column] = [row.get(column) for row in rows]
+    return _from_columns(columns, name)
 
 
 def _from_columns(columns: Mapping[str, Any], name: str) -> "datasets.Dataset":

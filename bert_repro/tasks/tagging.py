@@ -286,10 +286,13 @@ class TaggingTask(Task):
         # The run may have scored fewer sentences than the split has, but only the first ones.
         path = run_folder / f"predictions.{split}.txt"
         sentences = read_written_text(path)
+        written = []
+        for rows in sentences:
+            written.append(" ".join(fields[0] for fields in rows))
         words = []
         for sentence in dataset["words"]:
             words.append(" ".join(map(written_field, sentence)))
-        require_first_rows(path, [" ".join(fields[0] for fields in rows) for rows in sentences], words)
+        require_first_rows(path, written, words)
 
         # F1 is made of these counts, so that it can be resampled over sentences.
         references = self.references(dataset.select(range(len(sentences))))
