@@ -18,13 +18,14 @@ from bert_repro.corpus.part_files import (
     arrow_path,
     finished_part,
     read_lengths,
+    read_token_counts,
 )
 from bert_repro.corpus.plan import Plan
-from bert_repro.corpus.prepared_corpus import FORMAT_VERSION, MANIFEST, manifest_digest
+from bert_repro.corpus.prepared_corpus import FORMAT_VERSION, INDEX_ARRAYS, MANIFEST, TOKEN_COUNTS, manifest_digest
 from bert_repro.errors import UserError, flag
 from bert_repro.models.loading import save_tokenizer
 from bert_repro.utils.arrays import row_starts
-from bert_repro.utils.files import create_array, file_digest, write_json
+from bert_repro.utils.files import atomic_file, create_array, file_digest, write_json
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -66,6 +67,7 @@ def join_parts(
 
     # Everything but the manifest is written first, because the manifest has the checksums of all files.
     _write_index(folder, parts)
+    _write_token_counts(folder, parts, len(tokenizer))
     _write_datasets_files(folder, parts)
     save_tokenizer(tokenizer, folder / "tokenizer")
     manifest = {
@@ -141,7 +143,8 @@ def _source_counts(sources: Sequence[TextSource], counts: Counter[str]) -> list[
 def _digests(folder: Path, parts: Sequence[PartFacts]) -> dict[str, str]:
     """Returns the SHA-256 of all files of the corpus. Those of the parts are known."""
     digests = {part["file"]: part["sha256"] for part in parts}
-    written_here = [*folder.glob("*.npy"), folder / "dataset_info.json", folder / "state.json"]
+    written_here = [folder / f"{name}.npy" for name in INDEX_ARRAYS]
+    written_here += [folder / TOKEN_COUNTS, folder / "dataset_info.json", folder / "state.json"]
     written_here += [path for path in (folder / "tokenizer").rglob("*") if path.is_file()]
     for path in written_here:
         digests[path.relative_to(folder).as_posix()] = file_digest(path)
@@ -173,6 +176,17 @@ def _write_index(folder: Path, parts: Sequence[PartFacts]) -> None:
         document, sentence, token = next_document, next_sentence, int(starts[-1])
     for array in (document_starts, sentence_starts, document_sentences, document_keys):
         array.flush()
+
+
+def _write_token_counts(folder: Path, parts: Sequence[PartFacts], vocab_size: int) -> None:
+    """Sums the token counts of the parts, so that a training does not read all tokens before its first step."""
+    counts = np.zeros(vocab_size, np.int64)
+    for part in parts:
+        # A part's counts end with its largest token.
+        counts_of_part = read_token_counts(folder / part["file"])
+        counts[: len(counts_of_part)] += counts_of_part
+    with atomic_file(folder / TOKEN_COUNTS, binary=True) as file:
+        np.save(file, counts)
 
 
 def corpus_features(dtype: npt.DTypeLike) -> Any:

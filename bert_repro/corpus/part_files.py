@@ -1,9 +1,10 @@
 """Makes one part of a corpus from its plan and writes it; checks finished parts; reads them for joining.
 
-A finished part is two files in the folder of the preparation. The second one is written last:
+A finished part is three files in the folder of the preparation. The last one is written last:
 
     part-00000.arrow   one record batch: input_ids, sentence_lengths (tokens) and key of each document
-    part-00000.json    counts and SHA-256 of the first file, and the digest of the plan
+    part-00000.npy     how often each token occurs, int64; only for joining
+    part-00000.json    counts, SHA-256 of the other files, and the digest of the plan
 """
 
 from collections import Counter
@@ -45,6 +46,7 @@ class FinishedPart(TypedDict):
 
     plan: str
     part: PartFacts
+    token_counts_sha256: str
     losses: dict[str, int]
     language: dict[str, dict[str, int]]
 
@@ -70,7 +72,7 @@ class PartMaker:
     schema: bytes
 
     def __call__(self, part: Part) -> None:
-        """Reads, cleans and tokenizes the documents of a part and writes its two files."""
+        """Reads, cleans and tokenizes the documents of a part and writes its files."""
         # Read and tokenize block by block.
         tokenizer = _tokenizer(self.settings)
         documents = read_part(part, self.passes, self.sources, self.folder)
@@ -83,11 +85,19 @@ class PartMaker:
             losses += block.losses
             language.add(block.language)
 
-        # Write the tokens first: a part counts as finished when its second file exists.
+        # Write the tokens first: a part counts as finished when its JSON file exists.
         path = arrow_path(self.folder, part)
         _write_arrow(path, self.schema, tokens, blocks)
+        with atomic_file(_counts_path(self.folder, part), binary=True) as file:
+            np.save(file, np.bincount(tokens).astype(np.int64))
         facts = PartFacts(file=path.name, sha256=file_digest(path), token_dtype=str(tokens.dtype), counts=dict(counts))
-        content = FinishedPart(plan=self.plan_digest, part=facts, losses=asdict(losses), language=asdict(language))
+        content = FinishedPart(
+            plan=self.plan_digest,
+            part=facts,
+            token_counts_sha256=file_digest(_counts_path(self.folder, part)),
+            losses=asdict(losses),
+            language=asdict(language),
+        )
         write_json(_json_path(self.folder, part), content)
 
 
@@ -137,6 +147,20 @@ def arrow_path(folder: Path, part: Part) -> Path:
     return folder / f"part-{part.number:05d}.arrow"
 
 
+def read_token_counts(path: Path) -> Int64Array:
+    """Returns how often each token occurs in a part, up to its largest token.
+
+    Args:
+        path: the Arrow file of the part; the counts are next to it.
+    """
+    counts: Int64Array = np.load(path.with_suffix(".npy"))
+    return counts
+
+
+def _counts_path(folder: Path, part: Part) -> Path:
+    return arrow_path(folder, part).with_suffix(".npy")
+
+
 def _json_path(folder: Path, part: Part) -> Path:
     return folder / f"part-{part.number:05d}.json"
 
@@ -149,7 +173,11 @@ def finished_part(folder: Path, part: Part, plan_digest: str) -> FinishedPart | 
         facts = content["part"]
         is_planned = content["plan"] == plan_digest and facts["counts"].get("documents_read") == part.documents
         path = arrow_path(folder, part)
-        if is_planned and facts["file"] == path.name and file_digest(path) == facts["sha256"]:
+        if not is_planned or facts["file"] != path.name:
+            return None
+        # A part that an earlier version of this package made has no token counts, and is made again.
+        has_counts = file_digest(_counts_path(folder, part)) == content["token_counts_sha256"]
+        if has_counts and file_digest(path) == facts["sha256"]:
             return content
     except (UserError, OSError, KeyError, TypeError, AttributeError):
         # A file that is missing or damaged means that the part must be made again.

@@ -16,7 +16,7 @@ The work folder is `<output_dir>.preparing`, on the disk of the output folder:
 
     settings.json             the settings
     plan.json  scan/          the plan
-    part-00000.arrow ...      finished parts, each with its counts in part-00000.json
+    part-00000.arrow ...      finished parts, each with its counts in part-00000.json and part-00000.npy
 """
 
 import importlib.metadata
@@ -342,7 +342,8 @@ class _Preparation:
 
 def _remove_work_files(folder: Path) -> None:
     """Removes what is only needed while a corpus is prepared, so that a finished corpus never contains it."""
-    work_files = [*folder.glob("part-*.json"), folder / SETTINGS_FILE, folder / PLAN_FILE, folder / SCAN_FOLDER]
+    work_files = [*folder.glob("part-*.json"), *folder.glob("part-*.npy")]
+    work_files += [folder / SETTINGS_FILE, folder / PLAN_FILE, folder / SCAN_FOLDER]
     work_files += folder.glob(f"{UNFINISHED[0]}*")
     for path in work_files:
         _remove(path)

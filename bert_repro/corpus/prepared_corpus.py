@@ -8,10 +8,12 @@ The folder is a `datasets` folder (`load_from_disk` opens it, one row per docume
     sentence_starts.npy       int64 [N+1]  first token of each sentence, counted the same way
     document_sentences.npy    int64 [D+1]  first sentence of each document
     document_keys.npy         uint64 [D]   hash of each document's text
+    token_counts.npy          int64 [V]    how often each token occurs; older corpora do not have it
     manifest.json             settings, sources, counts, versions, SHA-256 of all files and of itself
     tokenizer/
 
-D documents, N sentences. A part is one Arrow record batch, so its tokens are one array that needs no copy.
+D documents, N sentences, V tokens in the vocabulary. A part is one Arrow record batch, so its tokens are one array that
+needs no copy.
 """
 
 from dataclasses import dataclass, field
@@ -28,11 +30,12 @@ from bert_repro.utils.files import MANIFEST as MANIFEST
 from bert_repro.utils.files import file_digest, json_digest
 from bert_repro.utils.process import is_local_main_process
 from bert_repro.utils.randomness import Stream, UInt64Array, draw, fraction
-from bert_repro.utils.readers import quoted, read_json_object
+from bert_repro.utils.readers import first_line, quoted, read_json_object
 from bert_repro.utils.schema import Limits, conform
 
 FORMAT_VERSION = 1
 INDEX_ARRAYS = ("document_starts", "sentence_starts", "document_sentences", "document_keys")
+TOKEN_COUNTS = "token_counts.npy"
 
 TokenArray = npt.NDArray[np.uint16] | npt.NDArray[np.int32]
 
@@ -212,7 +215,32 @@ class PreparedCorpus:
         return np.concatenate([parts[number][begin:end] for number, begin, end in triples])
 
     def token_counts(self) -> Int64Array:
-        """Returns how often each token occurs, int64 [V]; reads all tokens once."""
+        """Returns how often each token occurs, int64 [V].
+
+        Raises:
+            UserError: the counts do not fit the corpus.
+        """
+        if TOKEN_COUNTS not in self.manifest["sha256"]:
+            # The corpus was prepared by a version of this package that did not write them.
+            return self._count_tokens()
+        path = self.folder / TOKEN_COUNTS
+        try:
+            # A mapped file is compared with its header before memory is allocated.
+            counts = np.load(path, mmap_mode="r")
+        except (OSError, ValueError, EOFError) as error:
+            raise UserError(f"{path} cannot be read: {first_line(error)}. {_PREPARE_AGAIN}") from error
+        # The corpus can come from another machine, so a correct checksum does not mean correct counts.
+        is_array = isinstance(counts, np.ndarray) and counts.dtype == np.int64
+        has_all_tokens = is_array and counts.shape == (self.manifest["vocab_size"],)
+        if not has_all_tokens or counts.min() < 0 or counts.sum() != self.num_tokens:
+            raise UserError(
+                f"{path} does not fit the corpus, which has {self.num_tokens} tokens of a vocabulary of "
+                f"{self.manifest['vocab_size']}. {_PREPARE_AGAIN}"
+            )
+        return np.array(counts)
+
+    def _count_tokens(self) -> Int64Array:
+        """Counts the tokens by reading all of them once."""
         size = self.manifest["vocab_size"]
         counts = np.zeros(size, dtype=np.int64)
         # bincount copies its input to int64, so memory stays small only part by part.

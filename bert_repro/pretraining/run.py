@@ -70,14 +70,6 @@ class _Data:
     heldout: Int64Array
     tokenizer: "PreTrainedTokenizerFast"
 
-    def token_counts(self) -> Int64Array:
-        """Returns how often each token occurs, int64 [V]: from the manifest if it has them, else by reading all "
-        "tokens."""
-        counts = self.corpus.manifest.get("token_counts")
-        if counts is None:
-            return self.corpus.token_counts()
-        return np.asarray(counts, dtype=np.int64)
-
     def description(self) -> dict[str, Any]:
         """Returns `data` of results.json."""
         manifest = self.corpus.manifest
@@ -167,7 +159,7 @@ def _pretrain(begun: run.Run[PretrainingConfig], data: _Data) -> RunResults:
     evaluations = _evaluations(config, phases, data, accelerator)
 
     # Measure what the model must beat, and check the examples.
-    token_counts = data.token_counts()
+    token_counts = data.corpus.token_counts()
     baselines = _baselines(config, token_counts)
     if config.model_name_or_path and not length.extends:
         baselines[_MODEL_BEFORE] = evaluations[-1].measure(model, accelerator)

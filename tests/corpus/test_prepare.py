@@ -118,6 +118,50 @@ def test_datasets_opens_the_folder_and_gather_copies_slices_in_the_order_asked_f
     assert len(pickle.dumps(corpus)) < 1000 and np.array_equal(again.gather(starts, lengths), expected)
 
 
+def test_token_counts_are_part_of_the_corpus_and_need_no_second_reading(make_config, small_parts, monkeypatch):
+    corpus = prepared(make_config())
+    every = np.concatenate([row["input_ids"] for row in load_from_disk(make_config().output_dir)])
+    expected = np.bincount(every, minlength=corpus.manifest["vocab_size"])
+    assert "token_counts.npy" in corpus.manifest["sha256"] and len(corpus.manifest["parts"]) > 3
+    # Without the tokens the counts can only come from the file.
+    monkeypatch.setattr(corpus, "_parts", [])
+    assert np.array_equal(corpus.token_counts(), expected) and corpus.token_counts().dtype == np.int64
+
+
+def test_tokens_of_an_older_corpus_are_counted(make_config, small_parts):
+    corpus = prepared(make_config())
+    expected = corpus.token_counts()
+    (corpus.folder / "token_counts.npy").unlink()
+    digests = {name: digest for name, digest in corpus.manifest["sha256"].items() if name != "token_counts.npy"}
+    rewrite_manifest(corpus, sha256=digests)
+    assert np.array_equal(PreparedCorpus.load(corpus.folder).token_counts(), expected)
+
+
+@pytest.mark.parametrize("change", ["shape", "type", "sum", "negative", "objects"])
+def test_token_counts_that_do_not_fit_the_corpus_are_refused(make_config, change):
+    """The digest is right, as in a corpus that somebody else made."""
+    corpus = prepared(make_config())
+    counts = corpus.token_counts()
+    wrong = {
+        "shape": counts[:-1],
+        "type": counts.astype(np.float64),
+        "sum": counts + 1,
+        "negative": counts + np.eye(1, len(counts), dtype=np.int64)[0] * -(10**6),
+        "objects": counts.astype(object),
+    }[change]
+    path = corpus.folder / "token_counts.npy"
+    np.save(path, wrong, allow_pickle=True)
+    rewrite_manifest(corpus, sha256={**corpus.manifest["sha256"], path.name: files.file_digest(path)})
+    with user_error("token_counts.npy"):
+        PreparedCorpus.load(corpus.folder).token_counts()
+
+
+def rewrite_manifest(corpus, **changes):
+    manifest = {**corpus.manifest, **changes}
+    manifest["manifest_sha256"] = manifest_digest(manifest)
+    (corpus.folder / "manifest.json").write_text(json.dumps(manifest))
+
+
 def test_processes_and_interruptions_change_nothing(make_config, small_parts, tmp_path, monkeypatch, caplog):
     complete = make_config(output_dir=str(tmp_path / "complete"), num_proc=2)
     prepare_corpus(complete)
@@ -273,7 +317,7 @@ def test_a_manifest_from_outside_is_checked_where_it_is_read(make_config, change
 
 
 EVERY_KIND = "part-00000.arrow sentence_starts.npy document_keys.npy tokenizer/tokenizer.json".split()
-EVERY_KIND += ["dataset_info.json", "manifest.json"]
+EVERY_KIND += ["token_counts.npy", "dataset_info.json", "manifest.json"]
 
 
 @pytest.mark.parametrize("name", EVERY_KIND)
@@ -437,7 +481,7 @@ def test_without_locks_two_preparations_of_one_folder_do_not_mix(make_config, sm
     assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus", "raw.jsonl"]
 
 
-@pytest.mark.parametrize("loss", ["arrow", "json", "other plan"])
+@pytest.mark.parametrize("loss", ["arrow", "json", "counts", "other plan"])
 def test_a_part_that_is_missing_or_of_another_plan_is_never_left_out(make_config, small_parts, monkeypatch, loss):
     make_parts = prepare.make_parts
 
@@ -446,6 +490,8 @@ def test_a_part_that_is_missing_or_of_another_plan_is_never_left_out(make_config
         path = make.folder / "part-00001.json"
         if loss == "arrow":
             path = path.with_suffix(".arrow")
+        if loss == "counts":
+            path = path.with_suffix(".npy")
         if loss == "other plan":
             path.write_text(json.dumps({**json.loads(path.read_text()), "plan": "0"}))
         else:
@@ -461,7 +507,7 @@ def test_a_part_that_is_missing_or_of_another_plan_is_never_left_out(make_config
 
 def test_parts_that_are_not_in_the_plan_and_work_files_stay_out(make_config, small_parts, monkeypatch):
     def add_files(parts, make, **options):
-        for name in ("part-00099.arrow", "part-00099.json", ".writing-host.1-part-00000.arrow"):
+        for name in ("part-00099.arrow", "part-00099.npy", "part-00099.json", ".writing-host.1-part-00000.arrow"):
             (make.folder / name).write_text("left by another program")
         make_parts(parts, make, **options)
 
