@@ -230,8 +230,17 @@ class TaggingTask(Task):
         return self.compute_metrics(predicted, self._entity_tags(self.references(dataset)))
 
     def score_details(self, predictions: Predictions, dataset: "datasets.Dataset") -> JsonObject:
-        """Returns the confusion matrix of tags and, in `entities`, precision, recall and F1 of each type of entity."""
+        """Returns the confusion matrix of tags, and precision, recall and F1 of each type of entity in `entities`.
+
+        Notes on words that all have the same tag are in `notes` and are also logged.
+        """
         details = confusions(*self._numbers(predictions, dataset), self.label_names)
+        notes = self.score_notes(dataset)
+        for note in notes:
+            logger.warning("%s: %s", self.name, note)
+        if notes:
+            details["notes"] = notes
+
         # Only entities have types.
         if not self.scores_entities:
             return details
@@ -251,8 +260,26 @@ class TaggingTask(Task):
                 entities[name] = {key: float(value) for key, value in row.items()}
         return {**details, "entities": entities}
 
+    def score_notes(self, dataset: "datasets.Dataset") -> list[str]:
+        """Returns sentences about scores that say less than they seem to, because all words have the same tag."""
+        true_tags = list(chain.from_iterable(dataset["tags"]))
+        if len(set(true_tags)) != 1:
+            return []
+        name = self.label_names[true_tags[0]]
+        note = (
+            f"All {len(true_tags)} words have the tag {quoted(name)}, so the scores do not show what the model learned."
+        )
+        if self.scores_entities and name == "O":
+            note += " Without an entity entity_f1 is undefined, and reported as 0."
+        return [note]
+
     def is_degenerate(self, predictions: Predictions, dataset: "datasets.Dataset") -> bool:
-        """Returns whether every word has the same tag, or no entity is right although there are some."""
+        """Returns whether every word has the same tag, or no entity is right although there are some.
+
+        If all true tags are equal, a constant answer is right.
+        """
+        if len(set(chain.from_iterable(dataset["tags"]))) == 1:
+            return False
         tags = list(chain.from_iterable(predictions["prediction"]))
         if len(tags) > 1 and len(set(tags)) == 1:
             return True
@@ -277,7 +304,13 @@ class TaggingTask(Task):
         for words in dataset["words"]:
             indices = [tag_of_word.get(word, most_frequent_tag) for word in words]
             sentences.append([self.label_names[index] for index in indices])
-        return {"most frequent tag of a word": self.score({"prediction": sentences}, dataset)}
+        baseline = "most frequent tag of a word"
+        scores = self.score({"prediction": sentences}, dataset)
+        if scores[self.primary_metric] == 0:
+            logger.info(
+                "The baseline %r has %s 0 because none of its tags counts as right.", baseline, self.primary_metric
+            )
+        return {baseline: scores}
 
     def example_scores(self, split: str, dataset: "datasets.Dataset", run_folder: Path) -> ExampleScores:
         """Counts the entities of every sentence: correct, predicted and true ones; see `Task.example_scores`."""

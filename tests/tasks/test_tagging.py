@@ -267,3 +267,21 @@ def test_the_documents_that_are_shipped_are_those_of_the_published_splits():
 def test_features_of_a_frozen_encoder_exclude_other_settings(settings, named):
     with user_error("--feature_based last", named, setting="feature_based"):
         NerConfig(model_name_or_path="m", feature_based="last", **settings)
+
+
+def test_a_dev_set_of_one_tag_or_without_entities_and_a_baseline_of_zero_are_said(caplog):
+    words = [["a", "b"], ["c"]]
+    only_other = datasets.Dataset.from_dict({"words": words, "tags": [[0, 0], [0]]})
+    with_entities = datasets.Dataset.from_dict({"words": words, "tags": [[TAGS.index("B-PER"), 0], [0]]})
+    answers = {"prediction": [["O", "O"], ["O"]]}
+
+    (note,) = CONLL2003.score_details(answers, only_other)["notes"]
+    assert "All 3 words" in note and "'O'" in note and "entity_f1" in note and note in caplog.text
+    assert not CONLL2003.is_degenerate(answers, only_other)
+    assert "notes" not in CONLL2003.score_details(answers, with_entities)
+    assert CONLL2003.is_degenerate(answers, with_entities)
+
+    caplog.clear()
+    with caplog.at_level("INFO", "bert_repro"):
+        assert CONLL2003.baselines(only_other, with_entities)["most frequent tag of a word"]["entity_f1"] == 0
+    assert "'most frequent tag of a word'" in caplog.text and "entity_f1 0" in caplog.text
