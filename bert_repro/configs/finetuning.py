@@ -41,11 +41,9 @@ class FinetuningConfig(OptimizerConfig, RunConfig):
     num_train_epochs: float | None = setting(3.0, "Number of passes over the training set.")
     learning_rate: float = setting(
         DefaultRate(5e-5),
-        "Peak learning rate. Default: 5e-5; small models 1e-4 (hidden size up to 512) or 3e-4 (up to 256).",
+        "Peak learning rate. Default: 5e-5; small models 1e-4 or 3e-4, with Adam's bias correction.",
     )
-    bias_correction: bool | None = setting(
-        None, "Adam's bias correction. Default: on for a small model whose learning rate is not given, else off."
-    )
+    bias_correction: bool | None = setting(None, "Adam's bias correction; few rows need it.")
     warmup_ratio: float = setting(0.1, "Length of the warm-up as a fraction of all steps.")
     max_seq_length: int = setting(128, "Longest input in tokens. Longer inputs are truncated.")
     bilstm_size: int | None = setting(

@@ -24,14 +24,13 @@ import numpy as np
 import numpy.typing as npt
 
 from bert_repro.errors import UserError, flag
-from bert_repro.models.metadata import LARGEST_VOCABULARY
 from bert_repro.utils.arrays import Int64Array
 from bert_repro.utils.files import MANIFEST as MANIFEST
 from bert_repro.utils.files import file_digest, json_digest
 from bert_repro.utils.process import is_local_main_process
 from bert_repro.utils.randomness import Stream, UInt64Array, draw, fraction
 from bert_repro.utils.readers import first_line, quoted, read_json_object
-from bert_repro.utils.schema import Limits, conform
+from bert_repro.utils.schema import LARGEST_VOCABULARY, Limits, conform
 
 FORMAT_VERSION = 1
 INDEX_ARRAYS = ("document_starts", "sentence_starts", "document_sentences", "document_keys")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from bert_repro.errors import UserError, flag
 from bert_repro.models.configuration_bert_repro import BertReproConfig
-from bert_repro.models.metadata import LARGEST_VOCABULARY, check_tokenizer_files, checked_config, require_enough_weights
+from bert_repro.models.metadata import check_tokenizer_files, checked_config, require_enough_weights
 from bert_repro.utils.files import (
     CHECKPOINTS,
     TRAINER_STATE,
@@ -25,6 +25,7 @@ from bert_repro.utils.files import (
     write_text,
 )
 from bert_repro.utils.readers import first_line, quoted, read_json_object, read_utf8
+from bert_repro.utils.schema import LARGEST_VOCABULARY
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
@@ -269,12 +270,6 @@ def load_tokenizer(path_or_id: str | Path, *, lowercase: bool | None = None) -> 
     if path.is_dir() and not is_saved:
         raise UserError(f"The folder {path_or_id} has no tokenizer, that is, no tokenizer.json and no vocab.txt.")
     return _load_saved(str(path_or_id))
-
-
-def is_uncased(tokenizer: "PreTrainedTokenizerBase") -> bool:
-    """Returns whether a tokenizer turns capital letters into small ones."""
-    normalizer = tokenizer.backend_tokenizer.normalizer  # type: ignore[attr-defined]
-    return normalizer is not None and normalizer.normalize_str("A") == "a"
 
 
 def _read_vocabulary(path: Path) -> dict[str, int]:

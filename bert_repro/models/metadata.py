@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
 from bert_repro.errors import UserError
 from bert_repro.utils.readers import quoted, read_json_object
-from bert_repro.utils.schema import Limits, conform
+from bert_repro.utils.schema import LARGEST_VOCABULARY, Limits, conform
 
 if TYPE_CHECKING:
     from bert_repro.models.configuration_bert_repro import BertReproConfig
 
-LARGEST_VOCABULARY = 2**24
 LARGEST_NUMBER_OF_LABELS = 100_000
 _GET_AGAIN = "Download or write the model again."
 

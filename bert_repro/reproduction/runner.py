@@ -21,7 +21,7 @@ from bert_repro.errors import NonFiniteError, StopRequested, UserError, flag
 from bert_repro.finetuning.data import load_splits
 from bert_repro.finetuning.recipe import run_finetuning
 from bert_repro.hub.corpora import corpus_folder
-from bert_repro.models.loading import is_uncased, load_tokenizer
+from bert_repro.models.loading import load_tokenizer
 from bert_repro.pretraining.run import run_pretraining
 from bert_repro.recipes import RECIPES
 from bert_repro.reproduction.cost import cost_estimate
@@ -41,6 +41,7 @@ from bert_repro.tasks import configured_task
 from bert_repro.utils.claims import describe_claim, release_claim, take_claim
 from bert_repro.utils.files import CHECKPOINTS, STEP, file_digest
 from bert_repro.utils.process import record_outcome, world_size
+from bert_repro.utils.tokenizer_losses import is_uncased
 
 logger = logging.getLogger("bert_repro")
 

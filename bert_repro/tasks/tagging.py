@@ -24,7 +24,6 @@ import numpy.typing as npt
 
 from bert_repro.configs import FinetuningConfig, NerConfig
 from bert_repro.errors import UserError
-from bert_repro.models.loading import is_uncased
 from bert_repro.tasks.base import (
     Batch,
     Columns,
@@ -59,6 +58,7 @@ from bert_repro.tasks.tagged_text import (
 from bert_repro.tasks.tagging_windows import TokenizedDocument, Window, windows
 from bert_repro.utils.files import atomic_file
 from bert_repro.utils.readers import comma_separated, quoted
+from bert_repro.utils.tokenizer_losses import is_uncased
 
 if TYPE_CHECKING:
     import datasets

@@ -32,6 +32,8 @@ from bert_repro.utils.readers import quoted
 
 LARGEST_NUMBER = 1e30
 """Larger than every count of this package; training with all FLOPs of the paper has fewer than 1e21."""
+LARGEST_VOCABULARY = 2**24
+"""Most entries of a vocabulary, and the largest id of one."""
 _DEEPEST = 20  # objects and lists inside each other
 
 

@@ -115,3 +115,9 @@ def count_marks(text: str, removes_marks: bool) -> TokenizerLosses:
 def strips_accents(normalizer: Any) -> bool:
     """Returns whether a normalizer of the `tokenizers` library removes accents; None is a tokenizer without one."""
     return normalizer is not None and normalizer.normalize_str("é") == "e"
+
+
+def is_uncased(tokenizer: Any) -> bool:
+    """Returns whether a tokenizer of transformers turns capital letters into small ones."""
+    normalizer = tokenizer.backend_tokenizer.normalizer
+    return normalizer is not None and normalizer.normalize_str("A") == "a"
